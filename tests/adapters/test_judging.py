@@ -140,6 +140,15 @@ class TestObservers:
         with pytest.raises(InputError, match=r"^log: expected a RewardLog or a StoreLog, got str$"):
             adapter.observer("log")
 
+    def test_an_observer_may_name_the_task(self, adapter, log):
+        _, store = build(adapter)
+        observer = adapter.observer(log, task="orders")
+        with context(task="billing"):
+            adapter.observe(observer, store, "q")
+        adapter.off(observer)
+
+        assert [call.task for call in log.calls] == ["orders"]
+
     def test_a_broken_log_costs_a_line(self, adapter, caplog):
         """Never the user's documents."""
         log = RewardLog("judge")

@@ -9,7 +9,6 @@ import pytest
 from tests.adapters.conftest import driver_of
 from tests.adapters.worlds import UNGATED, Vectors, of_words
 from tttembed_rag import LiveOffsets, Offset, Offsets, context
-from tttembed_rag.testing import FakeJudge
 
 QUERY, TEXTS = "which fox?", ["a hen", "a fox"]
 FOUND, BY_WORDS = TEXTS, TEXTS[::-1]
@@ -99,7 +98,7 @@ class TestLangChain:
 
 
 class TestLlamaIndex:
-    """Its postprocessor, which has the bundle of the search, and its retriever."""
+    """Its postprocessor, which has the bundle of the search."""
 
     @pytest.fixture
     def adapter(self, tmp_path):
@@ -131,26 +130,6 @@ class TestLlamaIndex:
             served = sorter.postprocess_nodes(nodes, bundle)
 
         assert adapter.texts(served) == lists[1]
-
-    def test_two_searches_of_one_query_are_sorted_by_one_version(self, adapter, lists, live, versions):
-        """What is published while the first one runs sorts neither."""
-        read = []
-        model, index = wrapped(adapter, live)
-        retriever = index.as_retriever(similarity_top_k=2)
-
-        class Publishing(type(retriever)):
-            def _retrieve(self, query_bundle):
-                nodes = retriever._retrieve(query_bundle)
-                live.publish(versions[1])
-                return nodes
-
-        judge = FakeJudge(lambda _, text: read.append(text) or 0.5)
-        searches = adapter.retriever(index, model, judge, depth=2, fetch_k=2)
-        searches._retriever = Publishing(index, similarity_top_k=2)
-        searches.vectors.of = lambda texts, embed: np.array(embed(list(texts)))
-        searches.retrieve(QUERY)
-
-        assert read == lists[0]
 
     def test_a_copy_of_a_vector_carries_nothing(self, adapter, live):
         """In another process, or a cache, it is a list of numbers."""

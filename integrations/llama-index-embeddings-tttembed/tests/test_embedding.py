@@ -106,15 +106,6 @@ def wrapped(model, offsets):
     return TTTEmbedding(model, offsets=offsets, task="a")
 
 
-def test_namespace_is_shared_with_core():
-    """Neither llama_index nor llama_index.embeddings became a package of ours."""
-    import llama_index
-    import llama_index.embeddings
-
-    assert getattr(llama_index, "__file__", None) is None
-    assert getattr(llama_index.embeddings, "__file__", None) is None
-
-
 @pytest.mark.parametrize(
     ("path", "argument", "calls"),
     [
@@ -241,21 +232,3 @@ def test_multi_modal_model_is_refused(offsets):
     """A wrapper without image methods must not pass for one."""
     with pytest.raises(InputError, match=r"^embed_model: .*multi-modal PictureEmbedding"):
         TTTEmbedding(PictureEmbedding(), offsets=offsets)
-
-
-@pytest.mark.filterwarnings("ignore")  # the index of this retriever is deprecated, the retriever is not
-def test_a_retriever_that_embeds_its_query_as_a_text_is_not_steered(model, wrapped):
-    """KGTableRetriever asks for the vector of a text: it finds what it found before, with the base vector."""
-    from llama_index.core import KnowledgeGraphIndex
-    from llama_index.core.indices.knowledge_graph.retrievers import KGTableRetriever
-    from llama_index.core.llms import MockLLM
-
-    index = KnowledgeGraphIndex([], llm=MockLLM(), embed_model=wrapped, include_embeddings=True)
-    for thing in ("wool", "silk", "kettle"):
-        node = TextNode(text=thing, id_=thing)
-        index.upsert_triplet_and_node((thing, "needs", "care"), node, include_embeddings=True)
-    retriever = KGTableRetriever(index, llm=MockLLM(), embed_model=wrapped, retriever_mode="embedding")
-    before = model.calls
-    retriever.retrieve("how do I wash wool?")
-
-    assert {name: count - before.get(name, 0) for name, count in model.calls.items()} == {"text": 1}

@@ -75,12 +75,12 @@ class TestRewardPostprocessor:
     """Observing and reranking."""
 
     async def test_observing_changes_nothing(self, log, nodes):
-        """Without a judge the very nodes go on, and their pairs wait."""
+        """Without a judge the very nodes go on, their pairs wait, and nobody is declared."""
         observer = RewardPostprocessor(log)
 
         assert observer.postprocess_nodes(nodes, query_str="q") == nodes
         assert await observer.apostprocess_nodes(nodes, query_str="q") == nodes
-        assert observer.mode == "observe"
+        assert (observer.mode, log.trusted) == ("observe", None)
         assert [(len(call.documents), call.scores) for call in log.calls] == [(6, None)] * 2
 
     def test_nodes_carry_their_rewards(self, log, nodes):
@@ -124,11 +124,6 @@ class TestRewardPostprocessor:
         assert [(record.name, record.levelno) for record in caplog.records] == [
             ("llama_index.postprocessor.tttembed.base", logging.ERROR)
         ]
-
-    def test_without_a_judge_nobody_is_declared(self, log):
-        RewardPostprocessor(log)
-
-        assert log.trusted is None
 
     def test_without_a_query_nothing_is_recorded(self, log, nodes, caplog):
         assert RewardPostprocessor(log, knowing(), top_n=3).postprocess_nodes(nodes) == nodes[:3]

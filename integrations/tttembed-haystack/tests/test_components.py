@@ -12,7 +12,7 @@ haystack = pytest.importorskip("haystack", reason="Haystack is not installed")
 from haystack import Document, Pipeline, component  # noqa: E402
 from haystack.components.embedders import MockDocumentEmbedder, MockTextEmbedder  # noqa: E402
 from haystack.components.rankers import MetaFieldRanker  # noqa: E402
-from haystack.components.retrievers.in_memory import InMemoryBM25Retriever, InMemoryEmbeddingRetriever  # noqa: E402
+from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever  # noqa: E402
 from haystack.document_stores.in_memory import InMemoryDocumentStore  # noqa: E402
 from haystack_integrations.components.connectors.tttembed import TTTRecorder  # noqa: E402
 from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder  # noqa: E402
@@ -100,17 +100,6 @@ def test_a_saved_pipeline_is_the_same(url):
         either.run(inputs, include_outputs_from={"embedder"})["embedder"]["embedding"] for either in (loaded, pipeline)
     ]
     assert vectors[0] == vectors[1] != base_of("wool")
-
-
-def test_retrievers_that_embed_nothing_are_as_before(url):
-    """A search by words never asks for a vector: the offset has no way in."""
-    documents = InMemoryDocumentStore()
-    documents.write_documents([Document(content=text) for text in PAGES])
-
-    with context(task="billing"):
-        first, *_ = InMemoryBM25Retriever(documents).run("wool")["documents"]
-
-    assert first.content == PAGES[0]  # by the release of Haystack, texts without the word follow
 
 
 def test_scores_of_a_ranker_become_rewards(url):

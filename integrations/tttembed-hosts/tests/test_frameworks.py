@@ -87,13 +87,6 @@ class TestPydanticAI:
 
         assert inside.embeddings[0] != outside.embeddings[0] == vector_of("wool").tolist()
 
-    async def test_documents_embedded_as_queries_are_steered(self, steered):
-        """The trap: what a tool embeds as a query is a query; the wrapped model has the base vector."""
-        as_queries = (await steered.embed(PAGES, input_type="query")).embeddings
-        base = (await steered.wrapped.embed(PAGES, input_type="query")).embeddings
-
-        assert all(vector != other for vector, other in zip(as_queries, base, strict=True))
-
     def test_wrapping_twice_is_refused(self, steered):
         """An offset is added once."""
         with pytest.raises(InputError, match="wrapped: expected a model without offsets"):
@@ -135,11 +128,6 @@ class TestLanceDB:
         (distance, text), *_ = distances()
         assert [row["vector"] for row in rows] == [vector_of(text).tolist() for text in PAGES]
         assert (nearest["text"], nearest["_distance"]) == (text, pytest.approx(distance, rel=1e-4))
-
-    def test_a_search_by_vector_is_as_before(self, table):
-        (nearest,) = table.search(vector_of(PAGES[0])).limit(1).to_list()
-
-        assert (nearest["text"], nearest["_distance"]) == (PAGES[0], 0.0)
 
     @pytest.mark.slow
     def test_another_process_opens_the_table(self, table, url, tmp_path):
@@ -205,12 +193,6 @@ class TestChroma:
 
         np.testing.assert_array_equal(stored, [vector_of(text) for text in PAGES])
         assert answer["distances"][0] == pytest.approx([distance for distance, _ in distances()], rel=1e-4)
-
-    def test_a_query_by_vector_is_as_before(self, collection):
-        """A vector of your own is searched with as it is."""
-        answer = collection.query(query_embeddings=[vector_of(PAGES[0])], n_results=1)
-
-        assert (answer["documents"][0], answer["distances"][0]) == ([PAGES[0]], [0.0])
 
     def test_a_collection_that_was_made_without_offsets_is_asked_by_vector(self, words, function, collect):
         """Chroma opens it with the function that made it alone; steered vectors find in it what they find elsewhere."""

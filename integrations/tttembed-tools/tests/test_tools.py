@@ -527,9 +527,11 @@ def test_what_is_forgotten_while_it_is_learned_from_is_not_served(store, stored,
     assert read_memory(store, "").learned == 0
 
 
-def test_a_store_that_goes_away_costs_no_search(tmp_path, store, stored):
+def test_a_store_that_goes_away_costs_no_search(tmp_path, store, stored, monkeypatch):
     """Searches and outcomes go on while the store is out of reach; learning says so."""
+    monkeypatch.setattr("tttembed_tools.outcomes._WRITTEN", 0.1)
     teach(stored, LEARNED)
+    eventually(stored.flush)
     stored.learn()
     store.close()
     shutil.rmtree(tmp_path / "data")
