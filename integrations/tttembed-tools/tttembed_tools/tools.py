@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from socket import gaierror
 from threading import Lock
 from typing import Any
 
@@ -19,6 +20,8 @@ from tttembed_tools.learned import LearnedSearch
 _log = logging.getLogger(__name__)
 # Turns that are remembered for hooks; the least recently used is forgotten.
 _TURNS = 2000
+# Errors that are looked at behind an error.
+_DEEPEST = 20
 
 
 class LearnedToolSearch(LearnedSearch):
@@ -159,5 +162,17 @@ def sent_by(headers: Mapping[str, str]) -> context:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether a call failed because a service could not be reached: that says nothing of the tool."""
-    return isinstance(error, ConnectionError | TimeoutError)
+    """Whether a call failed because a service could not be reached: that says nothing of the tool.
+
+    Clients of HTTP raise errors of their own, behind which that is the cause.
+    """
+    return any(isinstance(cause, ConnectionError | TimeoutError | gaierror) for cause in causes(error))
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and what it came of."""
+    for _ in range(_DEEPEST):
+        if error is None:
+            return
+        yield error
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__ or error.__context__
