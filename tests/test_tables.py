@@ -159,3 +159,12 @@ def test_a_thumb_has_many_spellings(read, caplog, name, up, down):
 
     assert read(name, table_of(f"q,guide,{up}", f"q,manual,{down}") if name.endswith("csv") else rows) == UP_AND_DOWN
     assert caplog.messages == []
+
+
+def test_keys_of_json_are_of_any_case(read):
+    """As titles are, and not of the same in all objects."""
+    rows = lines_of(
+        {"document": "guide", "thumb": 1, "Source": "ada"}, {"Document": "manual", "Thumb": -1, "source": "bob"}
+    )
+
+    assert read("votes.jsonl", rows) == {("guide", "ada"): 0.75, ("manual", "bob"): 0.25}

@@ -327,7 +327,7 @@ def waiting_in_fastmcp(answer):
 
             identifier = "tests/tasks"
 
-            async def intercept_tool_call(self, params, context, call_next):  # noqa: ARG002 - the framework names it
+            async def intercept_tool_call(self, params, context, call_next):
                 """What says that a task has begun."""
                 return mcp_types.EmptyResult() if params.name == "zeta_redmail" else await call_next()
 
