@@ -343,3 +343,14 @@ class Vowels:
         """The documents with their share of vowels, best first."""
         ranked = [replace(one, score=vowels(one.content)) for one in documents]
         return {"documents": sorted(ranked, key=lambda one: -one.score)[: self.top_k]}
+
+
+def test_each_run_names_its_tenant(url):
+    """The run's tenant comes before the component's: it is not served what another one has."""
+    with open_store(url) as store:
+        store.registry.publish(offsets_of(), by="test", tenant="acme")
+        store.registry.publish(offsets_of(task="other"), by="test", tenant="beta")
+    of_acme = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, task="billing", tenant="acme")
+
+    assert of_acme.run("wool")["embedding"] != base_of("wool")
+    assert of_acme.run("wool", tenant="beta")["embedding"] == base_of("wool")

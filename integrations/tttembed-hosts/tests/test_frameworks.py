@@ -41,6 +41,14 @@ def published(sqlite_url):
     return sqlite_url
 
 
+@pytest.fixture
+def of_acme(sqlite_url):
+    """The URL of a store with a live version of the tenant acme."""
+    with open_store(sqlite_url) as store:
+        store.registry.publish(offsets_of(), by="test", tenant="acme")
+    return sqlite_url
+
+
 class TestPydanticAI:
     """`TTTEmbeddingModel` under a real `Embedder`."""
 
@@ -214,6 +222,18 @@ class TestLanceDB:
         assert published in metadata
         assert len(metadata) < 600
 
+    def test_its_tenant_is_served(self, words, of_acme):
+        """That of the function, whoever asks."""
+        import tttembed_hosts.lancedb  # noqa: F401 - importing it registers the function
+
+        options = {"inner": "words", "options": {"width": WIDTH}, "store": of_acme, "tenant": "acme"}
+        function = words.get("tttembed").create(**options)
+
+        with context(tenant="beta"):
+            vectors = function.compute_query_embeddings("wool")
+
+        np.testing.assert_allclose(vectors, [offsets_of().apply(vector_of("wool"))], atol=1e-6)
+
     def test_a_password_is_refused(self, words):
         """It would be written into the table."""
         import tttembed_hosts.lancedb  # noqa: F401 - importing it registers the function
@@ -337,6 +357,17 @@ class TestChroma:
         query = offsets_of(task="billing").apply(vector_of("wool"), task="billing")
         nearest = min(float(((vector_of(text) - query) ** 2).sum()) for text in DOCUMENTS)
         assert found["distances"][0] == pytest.approx([nearest], rel=1e-4)
+
+    def test_its_tenant_is_served(self, words, of_acme):
+        """That of the function, whoever asks."""
+        from tttembed_hosts.chroma import ChromaEmbeddingFunction
+
+        function = ChromaEmbeddingFunction(words, store=of_acme, tenant="acme")
+
+        with context(tenant="beta"):
+            vectors = function.embed_query(["wool"])
+
+        np.testing.assert_allclose(vectors, [offsets_of().apply(vector_of("wool"))], atol=1e-6)
 
     @pytest.mark.slow
     def test_another_process_opens_the_collection(self, collection, tmp_path):

@@ -109,5 +109,5 @@ class TTTTextEmbedder:
         named = task if task is not None else self.task
         if named is not None:
             steering = steering.for_task(named)
-        with context(tenant=tenant, query_id=query_id):
+        with context(tenant=self.tenant if tenant is None else tenant, query_id=query_id):
             return {**result, "embedding": steering.apply(result["embedding"], text)}
