@@ -360,3 +360,21 @@ def test_a_call_that_waits_for_a_person_says_nothing(story, empty):
     asyncio.run(story(empty))
 
     assert empty.requests() == []
+
+
+def test_an_agent_has_its_tools_while_the_model_is_down():
+    """It would have none at all, as the search knows none; what is called then teaches nothing."""
+
+    class Down(FakeEmbedder):
+        """A model that is down."""
+
+        def embed_documents(self, texts):
+            """No vectors."""
+            raise OSError(texts)
+
+    with LearnedToolSearch([], Down()) as search:
+        ask, seen = langchain_sync(search)
+        asyncio.run(ask("redmail"))
+
+        assert set(seen[0]) == set(CATALOG)
+        assert search.requests() == []

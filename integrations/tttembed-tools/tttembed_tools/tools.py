@@ -105,13 +105,15 @@ class Turns:
         """Names of the best of *tools* for *query* in the turn of *key*.
 
         The *tools* are names that the search knows, or objects: of these it is given those that are new or changed.
+        Where it could take in none of them, as the embedding model is down, all of them are the best.
         """
-        return self._searching(key).search(query, k, among=self._names(tools))
+        names = self._names(tools)
+        return self._searching(key).search(query, k, among=names) if self._knows(names) else names
 
     async def asearch(self, key: str, query: str, k: int, tools: Collection[Any]) -> list[str]:
         """The same, without holding up the event loop."""
         names = await asyncio.to_thread(self._names, tools)
-        return await self._searching(key).asearch(query, k, among=names)
+        return await self._searching(key).asearch(query, k, among=names) if self._knows(names) else names
 
     def used(self, key: str, tool: str, *, succeeded: bool) -> None:
         """Keep an outcome in the turn of *key*; whatever is wrong with it is logged."""
@@ -130,6 +132,11 @@ class Turns:
         with self._lock:
             turn: Turn = self._turns.setdefault(_place(key), Turn(self._search))
             return turn
+
+    def _knows(self, names: list[str]) -> bool:
+        """Whether any tool of these *names* can be found."""
+        rows = self._search.index_of(current_tenant()).rows
+        return any(name in rows for name in names)
 
     def _names(self, tools: Collection[Any]) -> list[str]:
         """The names of *tools*, which are added to the search where they are not those of the last time."""

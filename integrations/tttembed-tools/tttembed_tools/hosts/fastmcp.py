@@ -71,7 +71,7 @@ def learned_search(server: FastMCP[Any], search: LearnedToolSearch, *, k: int = 
             by_name = {tool.name: tool for tool in tools}
             key = _key(get_http_headers(include_all=True))
             names = await turns.asearch(key, query, self._max_results, tools)
-            return [by_name[name] for name in names]
+            return [by_name[name] for name in names[: self._max_results]]
 
     async def report_outcome(
         tool: Annotated[str, "A tool that search_tools listed, and that was called without call_tool"],
