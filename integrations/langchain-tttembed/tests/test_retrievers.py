@@ -226,3 +226,10 @@ class TestRescoringRetriever:
         store = InMemoryVectorStore.from_texts(TEXTS, Model(Vectors(QUERY)))
         with pytest.raises(ValueError, match=r"vectorstore: expected one that embeds queries with \*embeddings\*, got"):
             RescoringRetriever(vectorstore=store, embeddings=wrapped)
+
+
+def test_an_id_of_qdrant_may_be_a_number():
+    """Its documents have it in their metadata; ids are texts elsewhere."""
+    documents = [Document("a", metadata={"_id": 0}), Document("b", id="b1"), Document("c")]
+
+    assert ids_of(documents) == [("a", "0"), ("b", "b1"), ("c", None)]

@@ -5,8 +5,9 @@ from contextlib import nullcontext
 
 import pytest
 from langchain.agents import create_agent
+from langchain.tools import ToolRuntime
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import StructuredTool, ToolException
 from llama_index.core.agent.workflow import FunctionAgent
@@ -378,3 +379,18 @@ def test_an_agent_has_its_tools_while_the_model_is_down():
 
         assert set(seen[0]) == set(CATALOG)
         assert search.requests() == []
+
+
+def test_a_tool_of_langchain_may_answer_with_a_command():
+    """As it does to change the state of the agent: it has worked."""
+    from langgraph.types import Command
+
+    def run(runtime: ToolRuntime):
+        return Command(update={"messages": [ToolMessage("done", tool_call_id=runtime.tool_call_id)]})
+
+    tools = [StructuredTool.from_function(run, name=name, description=text) for name, text in CATALOG.items()]
+    with LearnedToolSearch([], FakeEmbedder()) as search:
+        agent = create_agent(LangChainModel(), tools=tools, middleware=[LearnedToolMiddleware(search, k=4)])
+        agent.invoke({"messages": [HumanMessage(request("redmail"))]})
+
+        assert [dict(past.outcomes) for past in search.requests()] == [{"acme_redmail": 1.0, "zeta_redmail": 1.0}]

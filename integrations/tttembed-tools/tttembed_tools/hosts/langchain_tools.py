@@ -20,8 +20,8 @@ __all__ = ["LearnedToolMiddleware", "asked_of"]
 class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
     """The model is given the tools that a learned search finds for the last message of the user, and no others.
 
-    The agent keeps all its tools; those that the model has called stay visible for the rest of the turn. A tool
-    message is an outcome: an error is a failure, unless a service could not be reached. A tool that interrupts the
+    The agent keeps all its tools; those that the model has called stay visible for the rest of the turn. What a tool
+    returns is an outcome: an error is a failure, unless a service could not be reached. A tool that interrupts the
     graph says nothing yet. Tools that the vendor runs, given as dicts, are always visible.
 
     Args:
@@ -77,8 +77,8 @@ class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
             if not (isinstance(exc, GraphBubbleUp) or is_outage(exc)):
                 self._turns.used(turn, request.tool_call["name"], succeeded=False)
             raise
-        if isinstance(result, ToolMessage):
-            self._turns.used(turn, request.tool_call["name"], succeeded=result.status != "error")
+        is_error = isinstance(result, ToolMessage) and result.status == "error"
+        self._turns.used(turn, request.tool_call["name"], succeeded=not is_error)
         return result
 
     def _visible(self, request: ModelRequest[Any], found: list[str]) -> list[Any]:
