@@ -32,9 +32,8 @@ def ids_of(documents: Sequence[Document]) -> list[tuple[str, str | None]]:
     """(text, id) of *documents*, for `TextVectors.note`."""
     # Qdrant's documents carry it in their metadata, where it may be a number.
     ids = [document.id or document.metadata.get("_id") for document in documents]
-    return [
-        (document.page_content, None if key is None else str(key)) for document, key in zip(documents, ids, strict=True)
-    ]
+    texts = [document.page_content for document in documents]
+    return [(text, None if key is None else str(key)) for text, key in zip(texts, ids, strict=True)]
 
 
 def _in_memory(store: Any, ids: list[str]) -> dict[str, Any]:

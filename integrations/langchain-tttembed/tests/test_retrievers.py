@@ -13,6 +13,7 @@ from langchain_tttembed import (
     TTTEmbeddings,
     stored_vectors,
 )
+from langchain_tttembed.resolvers import ids_of
 
 from tests.adapters.langchain_driver import Model
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, drawn, knowing, likeness, of_task, of_words
