@@ -820,3 +820,14 @@ def test_an_error_that_a_tool_raises_is_no_outage():
     error.__cause__.__cause__ = error
 
     assert not is_outage(error)
+
+
+def test_a_request_that_was_given_up_ends(search, monkeypatch):
+    """The session of a client goes on for hours: what is searched long after is no repetition in other words."""
+    turn = search.turn()
+    turn.search(request("redmail"))
+    monkeypatch.setattr("tttembed_tools.tools._PAUSE", 0.0)
+    turn.search(request("bluefile"))
+    turn.used("zeta_bluefile")
+
+    assert [past.query for past in search.requests()] == [request("bluefile")]

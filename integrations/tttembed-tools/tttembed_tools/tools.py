@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping
 from socket import gaierror
@@ -20,6 +21,8 @@ from tttembed_tools.learned import LearnedSearch
 _log = logging.getLogger(__name__)
 # Turns that are remembered for hooks; the least recently used is forgotten.
 _TURNS = 2000
+# Seconds without a search or a call after which a request has been given up.
+_PAUSE = 300.0
 # Errors that are looked at behind an error.
 _DEEPEST = 20
 
@@ -44,9 +47,9 @@ class Turn:
     """Searches and calls of one turn of an agent.
 
     An agent that finds nothing searches again in other words. These searches are one request, known by its first
-    words, until a tool has worked; a search in other words after that begins another request. A call of a tool that
-    the searches of the request did not list says nothing. A tool that has worked for a request stays a success there,
-    also where a later call of it fails.
+    words, until a tool has worked, or nothing was searched or called for five minutes; a search in other words after
+    that begins another request. A call of a tool that the searches of the request did not list says nothing. A tool
+    that has worked for a request stays a success there, also where a later call of it fails.
 
     Args:
         search: The search.
@@ -55,6 +58,7 @@ class Turn:
     def __init__(self, search: LearnedToolSearch) -> None:
         self._search = search
         self._request, self._at = "", 0.0  # its first words, and when they were searched last
+        self._touched = -math.inf
         self._listed: set[str] = set()
         self._worked: set[str] = set()
 
@@ -68,7 +72,8 @@ class Turn:
 
     def note(self, query: str, names: list[str]) -> list[str]:
         """Note that *names* were listed for *query*, and give them back."""
-        if not self._request or (self._worked and query != self._request):
+        before, self._touched = self._touched, time.monotonic()
+        if query != self._request and (self._worked or self._touched - before >= _PAUSE):
             self._request, self._listed, self._worked = query, set(), set()
         if query == self._request:
             self._at = time.time()
@@ -77,6 +82,7 @@ class Turn:
 
     def used(self, tool: str, succeeded: bool = True) -> None:
         """Keep that *tool* was called, and whether it worked."""
+        self._touched = time.monotonic()
         if tool not in self._listed or tool in self._worked:
             return
         if succeeded:
