@@ -412,11 +412,12 @@ def test_a_server_that_is_switched_off_is_left_out(tmp_path, off, caplog):
     assert "server 'prod' is switched off" in caplog.text
 
 
-@pytest.mark.parametrize("key", ["disabledTools", "excludeTools"])
+@pytest.mark.parametrize("key", ["disabledTools", "excludeTools", "tools"])
 def test_a_tool_that_is_switched_off_is_neither_found_nor_called(tmp_path, key):
     """The other tools of its server are."""
     name = f"zeta_{LEARNED[0]}"
-    servers = servers_of(tmp_path, office={"command": sys.executable, "args": [str(BEHIND)], key: [name]})
+    off = {"disabledTools": ["other"], key: {name: {"enabled": False}} if key == "tools" else [name]}
+    servers = servers_of(tmp_path, office={"command": sys.executable, "args": [str(BEHIND)], **off})
     search = LearnedToolSearch([], FakeEmbedder())
 
     async def story():
@@ -456,6 +457,8 @@ def test_variables_are_those_of_the_environment(tmp_path, monkeypatch):
         ({"url": "http://h", "headers": {"Authorization": "sk-SECRET ${input:key}"}}, "'input:key'"),
         ({"command": "x", "args": ["sk-SECRET"], "tools": ["read"]}, "'tools'"),
         ({"command": "x", "args": ["sk-SECRET"], "includeTools": ["read"]}, "'includeTools'"),
+        ({"command": "x", "args": ["sk-SECRET"], "includeTools": "read"}, "'includeTools'"),
+        ({"command": "x", "args": ["sk-SECRET"], "disabledTools": "write"}, "'disabledTools'"),
     ],
 )
 def test_what_cannot_be_done_as_clients_do_it_is_refused_by_name(tmp_path, entry, name):
