@@ -1,6 +1,7 @@
 """The components in real pipelines, with a real store: steered, recorded, saved and loaded."""
 
 import os
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -98,6 +99,21 @@ async def test_async_runs_give_the_same(url):
     for wrapped in (MockTextEmbedder(dimension=WIDTH), Plain()):
         component = TTTTextEmbedder(wrapped, store=url, task="billing")
         assert (await component.run_async("wool"))["embedding"] == component.run("wool")["embedding"]
+
+
+async def test_an_embedder_without_async_holds_up_no_event_loop(url):
+    """It is run in a thread, as Haystack itself does with such components."""
+
+    class Plain:
+        """An embedder without async that says where it ran."""
+
+        def run(self, text):
+            """Its vector."""
+            return {"embedding": base_of(text), "meta": {"thread": threading.get_ident()}}
+
+    answer = await TTTTextEmbedder(Plain(), store=url).run_async("wool")
+
+    assert answer["meta"]["thread"] != threading.get_ident()
 
 
 def test_a_pipeline_steers_and_records(url):
