@@ -230,3 +230,18 @@ class TestCommand:
         assert code == 2
         assert "--judge: expected a log or a folder, got" in errors
         assert tried(file)[0].startswith("not yet: it takes more questions")
+
+
+def test_what_was_saved_before_anything_was_judged_is_loaded(tmp_path):
+    """As of a service that ends before its first question."""
+    made().save(tmp_path)
+
+    assert Learned.load(tmp_path, embed, rerank).log.rows() == []
+
+
+@pytest.mark.parametrize("questions", [QUESTIONS, []])
+def test_vectors_are_of_the_shape_and_precision_of_the_model(learned, questions):
+    learned.learn()
+    vectors, base = learned.embeddings(questions), embed(questions)
+
+    assert (vectors.shape, vectors.dtype) == (base.shape, base.dtype)

@@ -157,6 +157,9 @@ NO_VOTES = {
     '["q", "d", 1]': "votes.csv:1: expected one JSON object a line, got str",
     '{"query": "q", "document": "d"}\n': "votes.csv:1: expected query, document (or text), and one of reward",
     '{"query": 5, "document": "d", "thumb": 1}\n': "votes.csv:1: query: expected a text, got 5",
+    '{"query": "q", "document": "d", "thumb": 1, "Thumb": -1}': (
+        "than case and spaces, got query, document, thumb, Thumb"
+    ),
 }
 
 

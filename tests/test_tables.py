@@ -214,3 +214,12 @@ def test_labels_come_back_from_a_spreadsheet(tmp_path):
     (tmp_path / "labels.csv").write_text("\r\n".join(lines), encoding="utf-8-sig")
 
     assert read_labels(tmp_path / "labels.csv") == {("q", "d"): 1.0, ("q", "f"): 0.0}
+
+
+def test_keys_of_json_are_of_any_case(read):
+    """As titles are, and not of the same in all objects."""
+    rows = lines_of(
+        {"document": "guide", "thumb": 1, "Source": "ada"}, {"Document": "manual", "Thumb": -1, "source": "bob"}
+    )
+
+    assert read("votes.jsonl", rows) == {("guide", "ada"): 0.75, ("manual", "bob"): 0.25}

@@ -69,10 +69,10 @@ CARRYING = Offsets([of_task(task, 4 * axis, 0.9) for task, axis in zip(TASKS, AX
 BILLING = Offsets([of_task("billing", drawn("offset"))], width=WIDTH)
 
 
-def published(url, offsets):
-    """The *url* of a store, in which these offsets are live now."""
+def published(url, offsets, tenant=""):
+    """The *url* of a store, in which these offsets of a *tenant* are live now."""
     with open_store(url) as store:
-        store.registry.publish(offsets, by="test")
+        store.registry.publish(offsets, by="test", tenant=tenant)
     return url
 
 

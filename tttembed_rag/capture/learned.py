@@ -108,10 +108,11 @@ class Learned:
     @classmethod
     def load(cls, folder: str | Path, embeddings: Any, reranker: Any, **options: Any) -> Self:
         """What `save` wrote to *folder*, for the same model and reranker; options as of the class."""
-        saved = Path(folder) / _OFFSETS
+        saved, verdicts = Path(folder) / _OFFSETS, Path(folder) / _VERDICTS
         learned = cls(embeddings, reranker, offsets=Offsets.load(saved) if saved.exists() else None, **options)
-        for served in read_votes(Path(folder) / _VERDICTS, scale=Scale(), task=""):
-            learned._own_log.add(served)
+        if not (verdicts.exists() and verdicts.stat().st_size == 0):  # nothing had been judged
+            for served in read_votes(verdicts, scale=Scale(), task=""):
+                learned._own_log.add(served)
         return learned
 
     def save(self, folder: str | Path) -> None:
@@ -181,7 +182,12 @@ class Learned:
         """What stands where *model* stood."""
         steering = Steering(self.live, self._task, model=self._embedder)
         embed = model if callable(model) else self._embedder.embed_queries
-        return lambda texts: np.array(steering.apply_each(np.asarray(embed(list(texts))), list(texts)))
+
+        def embedded(texts: Sequence[str]) -> FloatArray:
+            base = np.asarray(embed(list(texts)))
+            return np.array(steering.apply_each(base, list(texts)), dtype=base.dtype).reshape(base.shape)
+
+        return embedded
 
     def _recorded(self, reranker: Any) -> Any:  # noqa: ARG002 - a host's is recorded in its own way
         """What stands where *reranker* stood."""

@@ -141,11 +141,16 @@ def read_votes(path: Path, *, scale: Scale | None, task: str) -> list[Served]:
 
 
 def _objects(path: Path, text: str) -> tuple[list[str], list[_Row]]:
-    """The names of columns and the rows by them: of JSON lines, of a JSON list of objects, or of a table."""
+    """The titles of columns in small letters and the rows by them, of JSON lines, a JSON list, or a table."""
     start = text.lstrip()[:1]
     if start not in ("{", "["):
         return table(path, text)
-    rows = list(json_lines(path, text.split("\n") if start == "{" else _listed(path, text)))
+    rows = list[_Row]()
+    for number, row in json_lines(path, text.split("\n") if start == "{" else _listed(path, text)):
+        rows.append((number, {title.strip().lower(): value for title, value in row.items()}))
+        if len(rows[-1][1]) < len(row):
+            got = f"got {', '.join(row):.200}"
+            raise DataError(f"{path}:{number}: expected keys that differ by more than case and spaces, {got}")
     return list(dict.fromkeys(title for _, row in rows for title in row)), rows
 
 

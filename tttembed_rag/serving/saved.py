@@ -46,8 +46,9 @@ def url_of(store: str) -> str:
 def steering_of(
     store: str, *, task: str | None = None, tenant: str | None = None, embedder: str = "", or_base: bool = False
 ) -> Steering:
-    """Steering with the offsets that *store* names; a task and tenant of None are those of the caller's `context`.
+    """Steering with the offsets that *store* names; a task of None is that of the caller's `context`.
 
+    The tenant is always that of the `context`, which a host with a *tenant* of its own opens: its offsets are read now.
     Offsets that were learned for another model than *embedder* are not served; an empty one does not look. With
     *or_base*, for a query that waits, an error is logged, and base vectors are served.
 
@@ -58,7 +59,7 @@ def steering_of(
         url = url_of(store)
         if "://" in url:
             follow = of_store("follow", brings="following a store is a part")
-            return Steering(follow(url, tenant=tenant, embedder=embedder), task)
+            return Steering(follow(url, tenants=[tenant or ""], embedder=embedder), task)
         if tenant is not None:
             message = "tenant: expected none beside an offsets file, which serves all alike, got"
             raise InputError(f"{message} {tenant!r:.80}")

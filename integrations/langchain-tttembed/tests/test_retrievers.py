@@ -13,6 +13,7 @@ from langchain_tttembed import (
     TTTEmbeddings,
     stored_vectors,
 )
+from langchain_tttembed.resolvers import ids_of
 
 from tests.adapters.langchain_driver import Model
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, drawn, knowing, likeness, of_task, of_words
@@ -205,3 +206,10 @@ class TestRescoringRetriever:
         store = InMemoryVectorStore.from_texts(TEXTS, Model(Vectors(QUERY)))
         with pytest.raises(ValueError, match=r"vectorstore: expected one that embeds queries with \*embeddings\*, got"):
             RescoringRetriever(vectorstore=store, embeddings=wrapped)
+
+
+def test_an_id_of_qdrant_may_be_a_number():
+    """Its documents have it in their metadata; ids are texts elsewhere."""
+    documents = [Document("a", metadata={"_id": 0}), Document("b", id="b1"), Document("c")]
+
+    assert ids_of(documents) == [("a", "0"), ("b", "b1"), ("c", None)]

@@ -1,6 +1,7 @@
 """The components in real pipelines, with a real store: steered, recorded, saved and loaded."""
 
 import os
+import threading
 from dataclasses import replace
 from functools import partial
 
@@ -70,6 +71,21 @@ async def test_the_task_of_a_run_comes_before_that_of_the_component(url):
     assert (await steered.run_async("wool"))["embedding"] == steered.run("wool")["embedding"] != base_of("wool")
     assert (await steered.run_async("wool", task="other"))["embedding"] == base_of("wool")
     assert steered.run("wool", task="other")["embedding"] == base_of("wool")
+
+
+async def test_an_embedder_without_async_holds_up_no_event_loop(url):
+    """It is run in a thread, as Haystack itself does with such components."""
+
+    class Plain:
+        """An embedder without async that says where it ran."""
+
+        def run(self, text):
+            """Its vector."""
+            return {"embedding": base_of(text), "meta": {"thread": threading.get_ident()}}
+
+    answer = await TTTTextEmbedder(Plain(), store=url).run_async("wool")
+
+    assert answer["meta"]["thread"] != threading.get_ident()
 
 
 def test_a_pipeline_steers_and_records(url):
@@ -278,3 +294,13 @@ class Vowels:
         """The documents with their share of vowels, best first."""
         ranked = [replace(document, score=vowels(document.content)) for document in documents]
         return {"documents": sorted(ranked, key=lambda document: -document.score)[: self.top_k]}
+
+
+def test_each_run_names_its_tenant(url):
+    """The run's tenant comes before the component's: it is not served what another one has."""
+    published(url, BILLING, tenant="acme")
+    published(url, Offsets([], width=WIDTH), tenant="beta")
+    of_acme = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, task="billing", tenant="acme")
+
+    assert of_acme.run("wool")["embedding"] != base_of("wool")
+    assert of_acme.run("wool", tenant="beta")["embedding"] == base_of("wool")

@@ -288,3 +288,16 @@ def test_keys_are_not_in_addresses(sqlite_url, monkeypatch):
         spans_at("langfuse+https://host", limit=1)
 
     assert "secret" not in str(refused.value)
+
+
+def test_a_server_of_langfuse_may_stand_behind_a_path(serve, sqlite_url, monkeypatch):
+    """All of the path is the server's: no project is named in it."""
+    pytest.importorskip("langfuse", reason="the extra langfuse: langfuse is not installed")
+    monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk")
+    monkeypatch.setenv("LANGFUSE_SECRET_KEY", "sk")
+    paths = []
+    server = serve(lambda path, *_: paths.append(urlsplit(path).path) or (200, {}, {"data": [], "meta": {}}))
+
+    run(f"langfuse+{server.url}/tools/traces/", "--store", sqlite_url)
+
+    assert paths == ["/tools/traces/api/public/v2/observations"]

@@ -38,6 +38,12 @@ def url(sqlite_url):
     return published(sqlite_url, BILLING)
 
 
+@pytest.fixture
+def of_acme(sqlite_url):
+    """The URL of a store with a live version of the tenant acme."""
+    return published(sqlite_url, EVERYWHERE, tenant="acme")
+
+
 class TestPydanticAI:
     """`TTTEmbeddingModel` under a real `Embedder`."""
 
@@ -138,6 +144,18 @@ class TestLanceDB:
         assert url in metadata
         assert len(metadata) < 600
 
+    def test_its_tenant_is_served(self, words, of_acme):
+        """That of the function, whoever asks."""
+        import tttembed_hosts.lancedb  # noqa: F401 - importing it registers the function
+
+        options = {"inner": "words", "options": {"width": WIDTH}, "store": of_acme, "tenant": "acme"}
+        function = words.get("tttembed").create(**options)
+
+        with context(tenant="beta"):
+            vectors = function.compute_query_embeddings("wool")
+
+        np.testing.assert_allclose(vectors, [EVERYWHERE.apply(vector_of("wool"))], atol=1e-6)
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -199,6 +217,17 @@ class TestChroma:
         answer = collect(words).query(query_embeddings=function.embed_query(["wool"]), n_results=1)
 
         assert answer["distances"][0] == pytest.approx([distances()[0][0]], rel=1e-4)
+
+    def test_its_tenant_is_served(self, words, of_acme):
+        """That of the function, whoever asks."""
+        from tttembed_hosts.chroma import ChromaEmbeddingFunction
+
+        function = ChromaEmbeddingFunction(words, store=of_acme, tenant="acme")
+
+        with context(tenant="beta"):
+            vectors = function.embed_query(["wool"])
+
+        np.testing.assert_allclose(vectors, [EVERYWHERE.apply(vector_of("wool"))], atol=1e-6)
 
     @pytest.mark.slow
     def test_another_process_opens_the_collection(self, collection, tmp_path):

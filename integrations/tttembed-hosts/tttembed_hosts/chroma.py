@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from tttembed_hosts.extras import require
-from tttembed_rag import InputError, Steering
+from tttembed_rag import InputError, Steering, context
 from tttembed_rag.adapting import checked_store, steering_of
 
 require("chromadb", "chroma")
@@ -64,7 +64,8 @@ class ChromaEmbeddingFunction(EmbeddingFunction[Documents]):
         vectors = self.inner.embed_query(input)
         if self._steering is None:
             self._steering = steering_of(**self._saved, or_base=True)  # type: ignore[arg-type]  # by its own names
-        turned = self._steering.apply_each(vectors, [text if isinstance(text, str) else "" for text in input])
+        with context(tenant=self._saved["tenant"]):
+            turned = self._steering.apply_each(vectors, [text if isinstance(text, str) else "" for text in input])
         return [
             base if vector == list(base) else np.asarray(vector, dtype=np.float32)
             for base, vector in zip(vectors, turned, strict=True)

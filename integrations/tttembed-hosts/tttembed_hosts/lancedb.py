@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from tttembed_hosts.extras import require
-from tttembed_rag import InputError, Steering
+from tttembed_rag import InputError, Steering, context
 from tttembed_rag.adapting import checked_store, steering_of
 
 require("lancedb.embeddings", "lancedb")
@@ -73,4 +73,5 @@ class LanceEmbeddingFunction(EmbeddingFunction):
             )
         vectors = self._function.compute_query_embeddings(query, *args, **kwargs)
         text = query if isinstance(query, str) else ""
-        return self._steering.apply_each(vectors, [text] * len(vectors))
+        with context(tenant=self.tenant):
+            return self._steering.apply_each(vectors, [text] * len(vectors))

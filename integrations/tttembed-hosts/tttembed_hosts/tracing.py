@@ -25,7 +25,9 @@ _WITHIN = ("kwargs", "node", "document", "payload", "metadata")
 
 
 def address_of(url: str, kind: str, key: str, *, path: str = "") -> tuple[str, str]:
-    """The address of a server in a URL ``KIND+https://HOST/PATH``, and the last part of its path, a project's name.
+    """The address of a server in a URL ``KIND+https://HOST/PATH``, and the name of a project.
+
+    That is the last part of a *path* that is expected; else it is empty.
 
     Raises:
         InputError: It is no such URL, lacks the *path* that is expected, or holds a login, which belongs into the
@@ -34,7 +36,9 @@ def address_of(url: str, kind: str, key: str, *, path: str = "") -> tuple[str, s
     parts = urlsplit(url)
     if "@" in parts.netloc:  # not shown: it may be a password
         raise InputError(f"project: expected no login in the address; a key is in {key}")
-    base, _, name = parts.path.strip("/").rpartition("/")
+    base, name = parts.path.strip("/"), ""
+    if path:
+        base, _, name = base.rpartition("/")
     if parts.scheme not in (f"{kind}+http", f"{kind}+https") or not parts.hostname or (path and not name):
         raise InputError(f"project: expected {kind}+http://HOST{path}, or https, got {without_secrets(url)!r}")
     return f"{parts.scheme.partition('+')[2]}://{parts.netloc}/{base}".rstrip("/"), unquote(name)

@@ -6,8 +6,9 @@ from functools import partial
 
 import pytest
 from langchain.agents import create_agent
+from langchain.tools import ToolRuntime
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import StructuredTool, ToolException
 from llama_index.core.agent.workflow import FunctionAgent
@@ -243,3 +244,114 @@ def test_a_tool_of_llama_index_is_given_by_its_name(empty):
 
     assert [tool.metadata.name for tool in retriever.retrieve("acme_redmail")] == ["acme_redmail"]
     assert len(retriever.retrieve(QueryBundle(request("redmail")))) == 4
+
+
+def waiting_in_langchain(search):
+    """An agent of LangChain whose tools wait for a person."""
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.types import interrupt
+
+    tools = [
+        StructuredTool.from_function(lambda: interrupt("may I?"), name=name, description=text)
+        for name, text in CATALOG.items()
+    ]
+    middleware, thread = [LearnedToolMiddleware(search, k=4)], {"configurable": {"thread_id": "thread"}}
+    agent = create_agent(LangChainModel(), tools=tools, middleware=middleware, checkpointer=InMemorySaver())
+    return agent.ainvoke({"messages": [HumanMessage(request("redmail"))]}, thread)
+
+
+def waiting_in_pydantic_ai(search):
+    """An agent of Pydantic AI whose tools wait for a person."""
+    exceptions = pytest.importorskip("pydantic_ai.exceptions")
+    ask, _ = pydantic_ai(search, lambda _: exceptions.ApprovalRequired())
+
+    async def story():
+        with pytest.raises(exceptions.UserError):  # the agent expects no calls that wait
+            await ask("redmail")
+
+    return story()
+
+
+def waiting_in_fastmcp(answer):
+    """A server of FastMCP that answers each call of a tool with *answer*."""
+
+    async def story(search):
+        pytest.importorskip("fastmcp")
+        import mcp_types
+        from fastmcp import FastMCP
+        from fastmcp.exceptions import ToolError
+        from fastmcp.server.extensions import ServerExtension
+        from mcp.shared.exceptions import UrlElicitationRequiredError
+        from tttembed_tools.hosts.fastmcp import learned_search
+
+        class Tasks(ServerExtension):
+            """Runs calls as tasks."""
+
+            identifier = "tests/tasks"
+
+            async def intercept_tool_call(self, params, context, call_next):
+                """What says that a task has begun."""
+                return mcp_types.EmptyResult() if params.name == "zeta_redmail" else await call_next()
+
+        def run():
+            if answer == "a link":
+                link = mcp_types.ElicitRequestURLParams(message="log in", url="http://localhost/", elicitation_id="1")
+                raise UrlElicitationRequiredError([link])
+            return mcp_types.InputRequiredResult(request_state="who are you?")
+
+        server = FastMCP("suites")
+        for name, text in CATALOG.items():
+            server.tool(run, name=name, description=text)
+        if answer == "a task":
+            server.add_extension(Tasks())
+        learned_search(server, search, k=4)
+        await server.call_tool("search_tools", {"query": request("redmail")})
+        with pytest.raises(ToolError, match="URL elicitation") if answer == "a link" else nullcontext():
+            await server.call_tool("zeta_redmail")
+
+    return story
+
+
+FASTMCP = {f"fastmcp: {answer}": waiting_in_fastmcp(answer) for answer in ("a question", "a task", "a link")}
+WAITING = {"langchain": waiting_in_langchain, "pydantic_ai": waiting_in_pydantic_ai, **FASTMCP}
+
+
+@pytest.mark.parametrize("story", WAITING.values(), ids=WAITING)
+async def test_a_call_that_waits_for_a_person_says_nothing(story, empty):
+    """What is no answer yet is neither a success nor a failure, and it reaches the agent as it was."""
+    await story(empty)
+
+    assert empty.requests() == []
+
+
+async def test_an_agent_has_its_tools_while_the_model_is_down():
+    """It would have none at all, as the search knows none; what is called then teaches nothing."""
+
+    class Down(FakeEmbedder):
+        """A model that is down."""
+
+        def embed_documents(self, texts):
+            """No vectors."""
+            raise OSError(texts)
+
+    with LearnedToolSearch([], Down()) as search:
+        ask, seen = langchain(search, threads=True)
+        await ask("redmail")
+
+        assert set(seen[0]) == set(CATALOG)
+        assert search.requests() == []
+
+
+def test_a_tool_of_langchain_may_answer_with_a_command():
+    """As it does to change the state of the agent: it has worked."""
+    from langgraph.types import Command
+
+    def run(runtime: ToolRuntime):
+        return Command(update={"messages": [ToolMessage("done", tool_call_id=runtime.tool_call_id)]})
+
+    tools = [StructuredTool.from_function(run, name=name, description=text) for name, text in CATALOG.items()]
+    with LearnedToolSearch([], FakeEmbedder()) as search:
+        agent = create_agent(LangChainModel(), tools=tools, middleware=[LearnedToolMiddleware(search, k=4)])
+        agent.invoke({"messages": [HumanMessage(request("redmail"))]})
+
+        assert [dict(past.outcomes) for past in search.requests()] == [{"acme_redmail": 1.0, "zeta_redmail": 1.0}]

@@ -10,7 +10,7 @@ from langchain.agents.middleware.types import ModelRequest, ModelResponse
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langgraph.store.base import GetOp, SearchOp
+from langgraph.store.base import GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from pydantic import Field
 from tttembed_tools import LearnedRecall
@@ -412,3 +412,25 @@ def test_an_outcome_that_cannot_be_kept_is_logged(recall, caplog):
     assert [(record.name, record.levelno) for record in caplog.records] == [
         ("tttembed_tools.hosts.langchain_memory", logging.ERROR)
     ]
+
+
+def test_many_items_are_taken_in_and_forgotten_at_once():
+    """One by one, each would be a request of the embedding model, and a copy of all that is known."""
+    asked = []
+
+    class Model(FakeEmbedder):
+        """One that counts its requests."""
+
+        def embed_documents(self, texts):
+            """Vectors."""
+            asked.append(len(texts))
+            return super().embed_documents(texts)
+
+    store = LearnedStore(InMemoryStore(), LearnedRecall([], Model()))
+    store.put(("ann",), "first", {"text": "tea at noon"})
+    store.search(("ann",), query="tea")
+    store.batch([PutOp(("ann",), f"note {number}", {"text": f"tea at {number}"}) for number in range(9)])
+    store.batch([PutOp(("ann",), f"note {number}", None) for number in range(9)])
+
+    assert asked == [1, 9]
+    assert [item.key for item in store.search(("ann",), query="tea")] == ["first"]

@@ -352,6 +352,8 @@ def file_of(**entry):
         (file_of(url="http://h", headers={"Authorization": "sk-SECRET ${input:key}"}), "'a': .*'input:key'"),
         (file_of(command="x", args=["sk-SECRET"], tools=["read"]), "'a': expected the tools that are off.*'tools'"),
         (file_of(command="x", args=["sk-SECRET"], includeTools=["read"]), "'a': .*'includeTools'"),
+        (file_of(command="x", args=["sk-SECRET"], includeTools="read"), "'a': expected a list.*'includeTools'"),
+        (file_of(command="x", args=["sk-SECRET"], disabledTools="write"), "'a': expected a list.*'disabledTools'"),
     ],
 )
 def test_files_that_name_no_servers_are_refused(tmp_path, text, message, capsys):
@@ -385,9 +387,10 @@ def test_a_server_that_is_switched_off_is_left_out(tmp_path, off, caplog):
 
 
 async def test_a_tool_that_is_switched_off_is_neither_found_nor_called(tmp_path):
-    """By either key that clients have for it; the other tools of its server are."""
-    off = [f"zeta_{topic}" for topic in LEARNED[:2]]
-    about = {"command": sys.executable, "args": [str(BEHIND)], "disabledTools": off[:1], "excludeTools": off[1:]}
+    """By any key that clients have for it; the other tools of its server are."""
+    off = [f"zeta_{topic}" for topic in LEARNED[:3]]
+    about = {"command": sys.executable, "args": [str(BEHIND)], "disabledTools": off[:1], "excludeTools": off[1:2]}
+    about["tools"] = {off[2]: {"enabled": False}}
     async with fronted(servers_of(tmp_path, office=about)) as (client, search):
         await hits(client, "do it")
         calls = [{"name": f"office_{name}"} for name in off]

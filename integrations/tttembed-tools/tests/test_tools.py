@@ -2,14 +2,18 @@
 
 import logging
 import shutil
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from urllib.request import ProxyHandler, build_opener
 
+import httpx
 import numpy as np
 import pytest
 from tttembed_store import open_store
 from tttembed_store.sql.records import TOOL_CALLS
 from tttembed_store.worker.tenant import read_memory
-from tttembed_tools import LearnedToolSearch, Turns
+from tttembed_tools import LearnedToolSearch, Turns, is_outage
 from tttembed_tools.index import WEIGHT
 from tttembed_tools.learning import learn, rewards_of_outcomes, usable
 
@@ -621,3 +625,34 @@ def test_what_helped_a_source_outlives_the_process_and_is_forgotten_with_it(stor
         store.forget(tenant="", source="ada", by="me")
         with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
             assert search(query, k=1) != [last]
+
+
+@pytest.mark.parametrize("fetch", [httpx.Client(trust_env=False).get, build_opener(ProxyHandler({})).open])
+def test_an_error_of_a_client_of_http_may_be_an_outage(fetch):
+    """Each has errors of its own for a server that is not there."""
+    with closing(socket.socket()) as unused:
+        unused.bind(("127.0.0.1", 0))
+        with pytest.raises(Exception, match="refused") as error:
+            fetch(f"http://localhost:{unused.getsockname()[1]}/")
+
+    assert is_outage(error.value)
+
+
+def test_an_error_that_a_tool_raises_is_no_outage():
+    """Nor is one that came of another of its own, or of itself."""
+    error = ValueError("no such customer")
+    error.__cause__ = KeyError("customer")
+    error.__cause__.__cause__ = error
+
+    assert not is_outage(error)
+
+
+def test_a_request_that_was_given_up_ends(search, monkeypatch):
+    """The session of a client goes on for hours: what is searched long after is no repetition in other words."""
+    turn = search.turn()
+    turn.search(request("redmail"))
+    monkeypatch.setattr("tttembed_tools.tools._PAUSE", 0.0)
+    turn.search(request("bluefile"))
+    turn.used("zeta_bluefile")
+
+    assert [past.query for past in search.requests()] == [request("bluefile")]

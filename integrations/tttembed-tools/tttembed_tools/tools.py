@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from socket import gaierror
 from threading import Lock
 from typing import Any
 
@@ -19,6 +21,10 @@ from tttembed_tools.learned import LearnedSearch
 _log = logging.getLogger(__name__)
 # Turns that are remembered for hooks; the least recently used is forgotten.
 _TURNS = 2000
+# Seconds without a search or a call after which a request has been given up.
+_PAUSE = 300.0
+# Errors that are looked at behind an error.
+_DEEPEST = 20
 
 
 class LearnedToolSearch(LearnedSearch):
@@ -41,9 +47,9 @@ class Turn:
     """Searches and calls of one turn of an agent.
 
     An agent that finds nothing searches again in other words. These searches are one request, known by its first
-    words, until a tool has worked; a search in other words after that begins another request. A call of a tool that
-    the searches of the request did not list says nothing. A tool that has worked for a request stays a success there,
-    also where a later call of it fails.
+    words, until a tool has worked, or nothing was searched or called for five minutes; a search in other words after
+    that begins another request. A call of a tool that the searches of the request did not list says nothing. A tool
+    that has worked for a request stays a success there, also where a later call of it fails.
 
     Args:
         search: The search.
@@ -52,6 +58,7 @@ class Turn:
     def __init__(self, search: LearnedToolSearch) -> None:
         self._search = search
         self._request, self._at = "", 0.0  # its first words, and when they were searched last
+        self._touched = -math.inf
         self._listed: set[str] = set()
         self._worked: set[str] = set()
 
@@ -65,7 +72,8 @@ class Turn:
 
     def note(self, query: str, names: list[str]) -> list[str]:
         """Note that *names* were listed for *query*, and give them back."""
-        if not self._request or (self._worked and query != self._request):
+        before, self._touched = self._touched, time.monotonic()
+        if query != self._request and (self._worked or self._touched - before >= _PAUSE):
             self._request, self._listed, self._worked = query, set(), set()
         if query == self._request:
             self._at = time.time()
@@ -74,6 +82,7 @@ class Turn:
 
     def used(self, tool: str, succeeded: bool = True) -> None:
         """Keep that *tool* was called, and whether it worked."""
+        self._touched = time.monotonic()
         if tool not in self._listed or tool in self._worked:
             return
         if succeeded:
@@ -102,13 +111,15 @@ class Turns:
         """Names of the best of *tools* for *query* in the turn of *key*.
 
         The *tools* are names that the search knows, or objects: of these it is given those that are new or changed.
+        Where it could take in none of them, as the embedding model is down, all of them are the best.
         """
-        return self._searching(key).search(query, k, among=self._names(tools))
+        names = self._names(tools)
+        return self._searching(key).search(query, k, among=names) if self._knows(names) else names
 
     async def asearch(self, key: str, query: str, k: int, tools: Collection[Any]) -> list[str]:
         """The same, without holding up the event loop."""
         names = await asyncio.to_thread(self._names, tools)
-        return await self._searching(key).asearch(query, k, among=names)
+        return await self._searching(key).asearch(query, k, among=names) if self._knows(names) else names
 
     def used(self, key: str, tool: str, *, succeeded: bool) -> None:
         """Keep an outcome in the turn of *key*; whatever is wrong with it is logged."""
@@ -127,6 +138,11 @@ class Turns:
         with self._lock:
             turn: Turn = self._turns.setdefault(_place(key), Turn(self._search))
             return turn
+
+    def _knows(self, names: list[str]) -> bool:
+        """Whether any tool of these *names* can be found."""
+        rows = self._search.index_of(current_tenant()).rows
+        return any(name in rows for name in names)
 
     def _names(self, tools: Collection[Any]) -> list[str]:
         """The names of *tools*, which are added to the search where they are not those of the last time."""
@@ -159,5 +175,17 @@ def sent_by(headers: Mapping[str, str]) -> context:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether a call failed because a service could not be reached: that says nothing of the tool."""
-    return isinstance(error, ConnectionError | TimeoutError)
+    """Whether a call failed because a service could not be reached: that says nothing of the tool.
+
+    Clients of HTTP raise errors of their own, behind which that is the cause.
+    """
+    return any(isinstance(cause, ConnectionError | TimeoutError | gaierror) for cause in causes(error))
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and what it came of."""
+    for _ in range(_DEEPEST):
+        if error is None:
+            return
+        yield error
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__ or error.__context__

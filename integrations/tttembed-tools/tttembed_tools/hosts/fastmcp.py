@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tttembed_rag.errors import require
 from tttembed_rag.system.jsontext import parsed_json
 from tttembed_tools import LearnedToolSearch, Turns, is_outage
-from tttembed_tools.tools import sent_by
+from tttembed_tools.tools import causes, sent_by
 
 if TYPE_CHECKING:
     from fastmcp import FastMCP
@@ -21,11 +21,11 @@ def learned_search(server: FastMCP[Any], search: LearnedToolSearch, *, k: int = 
     """Replace what *server* lists by a search over its tools that learns from the calls.
 
     Clients see ``search_tools`` and ``call_tool``. The tools are those that a client may see, so an empty catalogue is
-    enough to begin with. A tool that answers has worked; an error of its own is a failure, a service out of reach says
-    nothing. A call belongs to the searches of its own client: over stdio the process has one; over HTTP it is known by
-    its session or, without one, by the header ``X-TTT-Source``. A request with neither finds tools and teaches nothing.
-    The source of its calls is that of this header, which whoever authenticates the clients sets, else that of the
-    caller's `context`.
+    enough to begin with. A tool that answers has worked; an error of its own is a failure. A service out of reach, a
+    question to the user, and a task that has begun say nothing. A call belongs to the searches of its own client: over
+    stdio the process has one; over HTTP it is known by its session or, without one, by the header ``X-TTT-Source``. A
+    request with neither finds tools and teaches nothing. The source of its calls is that of this header, which whoever
+    authenticates the clients sets, else that of the caller's `context`.
 
     Args:
         server: The server; its transforms and middleware grow by one.
@@ -41,8 +41,16 @@ def learned_search(server: FastMCP[Any], search: LearnedToolSearch, *, k: int = 
     from fastmcp.server.dependencies import get_context, get_http_headers
     from fastmcp.server.middleware import Middleware
     from fastmcp.server.transforms.search.base import BaseSearchTransform
-    from fastmcp.tools.base import Tool
+    from fastmcp.tools.base import Tool, ToolResult
+    from mcp_types import jsonrpc
 
+    # Codes of errors by which a server behind has gone, or waits for a person.
+    no_verdict = (
+        jsonrpc.CONNECTION_CLOSED,
+        jsonrpc.REQUEST_TIMEOUT,
+        jsonrpc.URL_ELICITATION_REQUIRED,
+        jsonrpc.MISSING_REQUIRED_CLIENT_CAPABILITY,
+    )
     turns = Turns(search)
 
     class _Transform(BaseSearchTransform):
@@ -63,7 +71,7 @@ def learned_search(server: FastMCP[Any], search: LearnedToolSearch, *, k: int = 
             by_name = {tool.name: tool for tool in tools}
             key = _key(get_http_headers(include_all=True))
             names = await turns.asearch(key, query, self._max_results, tools)
-            return [by_name[name] for name in names]
+            return [by_name[name] for name in names[: self._max_results]]
 
     async def report_outcome(
         tool: Annotated[str, "A tool that search_tools listed, and that was called without call_tool"],
@@ -92,27 +100,17 @@ def learned_search(server: FastMCP[Any], search: LearnedToolSearch, *, k: int = 
                 try:
                     result = await call_next(context)
                 except Exception as exc:
-                    if not _is_outage(exc):
+                    if not (is_outage(exc) or any(getattr(cause, "code", None) in no_verdict for cause in causes(exc))):
                         turns.used(key, name, succeeded=False)
                     raise
-                turns.used(key, name, succeeded=not result.is_error)
+                if type(result) is ToolResult:  # other results ask for input, or say that a task has begun
+                    turns.used(key, name, succeeded=not result.is_error)
                 return result
 
     if report:
         server.add_tool(Tool.from_function(fn=report_outcome))
     server.add_transform(_Transform(max_results=k, always_visible=["report_outcome"] if report else []))
     server.add_middleware(_Outcomes())
-
-
-def _is_outage(error: BaseException | None) -> bool:
-    """Whether something out of reach is at the root of an error, as where a server behind a proxy has gone."""
-    from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
-
-    while error is not None:
-        if is_outage(error) or getattr(error, "code", None) in {CONNECTION_CLOSED, REQUEST_TIMEOUT}:
-            return True
-        error = error.__cause__
-    return False
 
 
 def _key(headers: Mapping[str, str]) -> str:

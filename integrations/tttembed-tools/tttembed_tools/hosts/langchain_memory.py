@@ -121,24 +121,27 @@ class LearnedStore(BaseStore):
 
     def _end(self, puts: list[PutOp], begun: dict[_Namespace, tuple[int, float | None]]) -> None:
         """Know what was written where nobody wrote beside; else, and at first, the namespace is read again."""
+        values: dict[_Namespace, dict[str, Any]] = {}
+        for op in puts:
+            values.setdefault(op.namespace, {})[op.key] = op.value
         with self._lock:
             alone = {name: read for name, (writes, read) in begun.items() if self._writes[name] == writes}
             self._writes.update(begun.keys())
-            for op in puts:
-                with context(tenant=_tenant(op.namespace)):
-                    if op.value is None:  # that it could not be forgotten is the caller's to know
-                        self._recall.forget([op.key])
-                    elif alone.get(op.namespace) is not None:
-                        self._put(op, alone)
+            for namespace, items in values.items():
+                with context(tenant=_tenant(namespace)):
+                    if gone := [key for key, value in items.items() if value is None]:
+                        self._recall.forget(gone)  # that they could not be forgotten is the caller's to know
+                    if alone.get(namespace) is not None:
+                        self._put(namespace, {key: value for key, value in items.items() if value is not None}, alone)
             self._read.update((name, read) for name, read in alone.items() if read is not None)
 
-    def _put(self, op: PutOp, alone: dict[_Namespace, float | None]) -> None:
-        """Know an item; where that fails, its namespace is read again."""
+    def _put(self, namespace: _Namespace, items: dict[str, Any], alone: dict[_Namespace, float | None]) -> None:
+        """Know some items; where that fails, their namespace is read again."""
         try:
-            self._recall.add({op.key: text_of(dict(op.value or {}))})
-        except Exception:  # noqa: BLE001 - the caller's model: the item is in the store
-            alone[op.namespace] = None
-            _log.exception("item %r of %s was not taken in: the store answers itself", op.key, op.namespace)
+            self._recall.add({key: text_of(value) for key, value in items.items() if key})
+        except Exception:  # noqa: BLE001 - the caller's model: the items are in the store
+            alone[namespace] = None
+            _log.exception("%d items of %s were not taken in: the store answers itself", len(items), namespace)
 
     def _is_stale(self, namespace: _Namespace) -> bool:
         return time.monotonic() - self._read.get(namespace, -self._every) >= self._every

@@ -8,6 +8,7 @@ from typing import Any
 from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolCallRequest
 from langchain_core.messages import HumanMessage, ToolMessage
+from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from tttembed_rag.adapting import adrive, drive
@@ -19,9 +20,9 @@ __all__ = ["LearnedToolMiddleware", "asked_of"]
 class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
     """The model is given the tools that a learned search finds for the last message of the user, and no others.
 
-    The agent keeps all its tools; those that the model has called stay visible for the rest of the turn. A tool
-    message is an outcome: an error is a failure, unless a service could not be reached. Tools that the vendor runs,
-    given as dicts, are always visible.
+    The agent keeps all its tools; those that the model has called stay visible for the rest of the turn. What a tool
+    returns is an outcome: an error is a failure, unless a service could not be reached. A tool that interrupts the
+    graph says nothing yet. Tools that the vendor runs, given as dicts, are always visible.
 
     Args:
         search: The search; it is given the tools as they come, so an empty catalogue is enough to begin with.
@@ -73,11 +74,11 @@ class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
         try:
             result: ToolMessage | Command[Any] = yield "call", request
         except Exception as exc:
-            if not is_outage(exc):
+            if not (isinstance(exc, GraphBubbleUp) or is_outage(exc)):
                 self._turns.used(turn, request.tool_call["name"], succeeded=False)
             raise
-        if isinstance(result, ToolMessage):
-            self._turns.used(turn, request.tool_call["name"], succeeded=result.status != "error")
+        is_error = isinstance(result, ToolMessage) and result.status == "error"
+        self._turns.used(turn, request.tool_call["name"], succeeded=not is_error)
         return result
 
     def _visible(self, request: ModelRequest[Any], found: list[str]) -> list[Any]:

@@ -77,12 +77,16 @@ def read_servers(path: Path) -> dict[str, ClientTransport]:
 
 def _entry(about: dict[str, Any]) -> dict[str, Any]:
     """The entry of a server with its variables filled, and its tools that are off as FastMCP says it."""
-    for key in _ON:
-        if isinstance(listed := about.get(key), list) and "*" not in listed:
+    for key in (*_OFF, *_ON):
+        listed = about.get(key)
+        if not isinstance(listed, list | dict | None):
+            raise LookupError(f"expected a list of tools in {key!r}, got {type(listed).__name__}")
+        if key in _ON and isinstance(listed, list) and "*" not in listed:
             raise LookupError(f"expected the tools that are off, in {_OFF[0]!r}, got those that are on, in {key!r}")
     about = json.loads(_VARIABLE.sub(_variable, json.dumps(about)))
-    off = [tool for key in _OFF for tool in about.get(key) or ()]
-    return about | {"tools": {tool: {"enabled": False} for tool in off}} if off else about
+    off = {tool: {"enabled": False} for key in _OFF for tool in about.get(key) or ()}
+    tools = about.get("tools")
+    return about | {"tools": (tools if isinstance(tools, dict) else {}) | off} if off else about
 
 
 def _variable(match: re.Match[str]) -> str:

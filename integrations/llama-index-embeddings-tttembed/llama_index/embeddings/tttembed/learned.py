@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -60,7 +61,7 @@ class _Model(BaseEmbedding):
         return self._embedder.embed_queries([query])[0].tolist()  # type: ignore[no-any-return]
 
     async def _aget_query_embedding(self, query: str) -> Embedding:
-        return self._get_query_embedding(query)
+        return await asyncio.to_thread(self._get_query_embedding, query)
 
     def _get_text_embedding(self, text: str) -> Embedding:
         return self._embedder.embed_documents([text])[0].tolist()  # type: ignore[no-any-return]

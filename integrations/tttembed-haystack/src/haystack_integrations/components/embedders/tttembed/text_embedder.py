@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from haystack import component, default_from_dict, default_to_dict
@@ -72,11 +73,11 @@ class TTTTextEmbedder:
     async def run_async(
         self, text: str, task: str | None = None, tenant: str | None = None, query_id: str | None = None
     ) -> dict[str, Any]:
-        """The same from the wrapped embedder's own ``run_async``, or from ``run`` where it has none."""
+        """The same from the wrapped embedder's own ``run_async``, or from ``run`` in a thread."""
         if hasattr(self.embedder, "run_async"):
             result = await self.embedder.run_async(text=text)
         else:
-            result = self.embedder.run(text=text)
+            result = await asyncio.to_thread(self.embedder.run, text=text)
         return self._steered(result, text, task, tenant, query_id)
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,5 +110,5 @@ class TTTTextEmbedder:
         named = task if task is not None else self.task
         if named is not None:
             steering = steering.for_task(named)
-        with context(tenant=tenant, query_id=query_id):
+        with context(tenant=self.tenant if tenant is None else tenant, query_id=query_id):
             return {**result, "embedding": steering.apply(result["embedding"], text)}
