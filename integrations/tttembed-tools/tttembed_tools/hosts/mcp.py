@@ -80,7 +80,7 @@ def _entry(about: dict[str, Any]) -> dict[str, Any]:
     for key in (*_OFF, *_ON):
         listed = about.get(key)
         if not isinstance(listed, list | dict | None):
-            raise LookupError(f"expected a list of tools in {key!r}, got {type(listed).__name__}")
+            raise LookupError(f"expected a list of tools in {key!r}, got {type(listed).__name__}")  # noqa: TRY004
         if key in _ON and isinstance(listed, list) and "*" not in listed:
             raise LookupError(f"expected the tools that are off, in {_OFF[0]!r}, got those that are on, in {key!r}")
     about = json.loads(_VARIABLE.sub(_variable, json.dumps(about)))
