@@ -1,5 +1,7 @@
 """What two releases on one store owe each other."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from sqlalchemy import text
 from tttembed_store import StoreLog, follow
@@ -86,3 +88,14 @@ def test_a_store_that_a_newer_release_changed_is_waited_for(new_store_url):
         assert (counts.queued, counts.failed) == (1, 0)
         assert "not available now" in str(error)
         assert (written, store.counts().queries) == (True, 3)
+
+
+def test_threads_make_stores_of_their_own_and_one_together(tmp_path):
+    """Stores that several threads of one process make at once are each whole."""
+    urls = [f"sqlite:///{tmp_path}/{number}.db" for number in range(8) for _ in range(2)]
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(open_store, urls))
+
+    assert [store.counts().queries for store in stores] == [0] * 16
+    for store in stores:
+        store.close()
