@@ -10,8 +10,7 @@ import numpy as np
 from tttembed_store import Candidate, Served, Store, StoreLog, TenantOffsets, open_store
 from tttembed_store.following.tenants import Published, TenantSnapshot
 
-from tttembed_rag import Evidence, Offset, Offsets, Rewards
-from tttembed_rag.gate.fit import fit
+from tttembed_rag import Evidence, Offset, Offsets, Rewards, fit
 
 JUDGE = "judge-a"
 
