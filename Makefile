@@ -100,7 +100,7 @@ build/lowest-hosts: constraints-lowest-hosts.txt $(addsuffix /pyproject.toml,. $
 	$@/bin/python -m pip install --quiet --no-compile --constraint constraints-lowest-hosts.txt $(HOSTED_WITH) \
 		--editable '.[demo,judges,telemetry]' --editable '$(STORE)[parquet,postgres,serve]' \
 		--editable '$(TOOLS)[langchain,llama-index,mcp,pydantic-ai]' $(foreach folder,$(ADAPTERS),--editable '$(folder)[dev]') \
-		--editable '$(HOSTS)[chroma,dspy,lancedb,langfuse,langsmith,mteb,phoenix,pydantic-ai,sentence-transformers]'
+		--editable '$(HOSTS)[all]'
 	touch $@
 
 bench: .venv/dev

@@ -90,7 +90,7 @@ ADVICE = {
         "planted them."
     ),
     codes.AUDITED.code: "Label more of the pairs that `tttembed audit draw` asks for; mend the judge.",
-    UNSOLVED.code: "Raise the ridge or the tolerance.",
+    UNSOLVED.code: "Raise the ridge or the tolerance of `Recipe`.",
 }
 # Why a cascade asks its reranker about every list although some were certified to need none.
 CASCADE = {
@@ -226,15 +226,15 @@ def command_line() -> str:
 
 def commands(group: click.Group = main, before: str = "") -> dict[str, click.Command]:
     """The commands below *group*, those of other distributions too, by what is typed after `tttembed`."""
-    found: dict[str, click.Command] = {}
+    by_name: dict[str, click.Command] = {}
     context = click.Context(group, info_name="tttembed")
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None  # noqa: S101 - it is listed
-        found[f"{before}{name}"] = command
+        by_name[f"{before}{name}"] = command
         if isinstance(command, click.Group):
-            found |= commands(command, f"{before}{name} ")
-    return found
+            by_name |= commands(command, f"{before}{name} ")
+    return by_name
 
 
 def api() -> str:
@@ -257,29 +257,29 @@ def api() -> str:
 
 def first_sentence(value: object) -> str:
     """What the docstring of a class or a function says first."""
-    said = inspect.getdoc(value) if inspect.isclass(value) or inspect.isroutine(value) else None
-    return " ".join((said or "A constant, or a name of a type.").partition("\n\n")[0].split()).replace("|", "\\|")
+    text = inspect.getdoc(value) if inspect.isclass(value) or inspect.isroutine(value) else None
+    return " ".join((text or "A constant, or a name of a type.").partition("\n\n")[0].split()).replace("|", "\\|")
 
 
 def public_packages() -> list[str]:
-    """The packages whose docstring does not say that they may change, each distribution's own first; then adapting."""
-    found = []
+    """The packages whose docstring does not say that they may change, each distribution's own first; then modules."""
+    names = []
     for top in ("tttembed_rag", "tttembed_store", "tttembed_tools"):
-        found.append(top)
+        names.append(top)
         for below in walk_packages(import_module(top).__path__, f"{top}."):
             if (
                 below.ispkg
-                and below.name.rpartition(".")[0] in found
+                and below.name.rpartition(".")[0] in names
                 and PRIVATE not in str(import_module(below.name).__doc__)
                 and hasattr(import_module(below.name), "__all__")
             ):
-                found.append(below.name)
-    return [*found, "tttembed_rag.adapting"]
+                names.append(below.name)
+    return [*names, "tttembed_rag.adapting", "tttembed_rag.testing"]
 
 
 def tables() -> str:
     """The tables of a store, with the comments that stand above them and above their columns in the code."""
-    said = comments(Path(schema.__file__).read_text(encoding="utf-8"))
+    notes = comments(Path(schema.__file__).read_text(encoding="utf-8"))
     parts = [
         "# The tables of a store",
         "",
@@ -290,36 +290,38 @@ def tables() -> str:
     ]
     for table in schema.metadata.sorted_tables:
         parts += [f"## {table.name}", ""]
-        parts += [said[table.name, ""], ""] if (table.name, "") in said else []
+        parts += [notes[table.name, ""], ""] if (table.name, "") in notes else []
         parts += ["| column | type | key | what |", "|---|---|---|---|"]
         for column in table.columns:
             key = ["primary"] * column.primary_key + [f"`{foreign.target_fullname}`" for foreign in column.foreign_keys]
             kind = f"{str(column.type).lower()}{' or null' if column.nullable else ''}"
-            parts.append(f"| `{column.name}` | {kind} | {', '.join(key)} | {said.get((table.name, column.name), '')} |")
+            parts.append(
+                f"| `{column.name}` | {kind} | {', '.join(key)} | {notes.get((table.name, column.name), '')} |"
+            )
         parts.append("")
     return "\n".join(parts)
 
 
 def comments(source: str) -> dict[tuple[str, str], str]:
     """The comments of the tables in *source*, by table and column; of a table itself the column is empty."""
-    said, above, table = dict[tuple[str, str], str](), list[str](), ""
+    notes, above, table = dict[tuple[str, str], str](), list[str](), ""
     for line in map(str.strip, source.splitlines()):
         if line.startswith("#"):
             above.append(line.removeprefix("# "))
             continue
-        if found := re.match(r"(\w+) = _table\(", line):
-            table, column = found[1], ""
-        elif found := re.match(r'Column\("(\w+)"|_(name)\(', line):
-            column = found[1] or found[2]
-        elif found := re.match(r'_of\("(\w+)"', line):
-            column = found[1].removesuffix("s") if found[1] != "queries" else "query"
+        if match := re.match(r"(\w+) = _table\(", line):
+            table, column = match[1], ""
+        elif match := re.match(r'Column\("(\w+)"|_(name)\(', line):
+            column = match[1] or match[2]
+        elif match := re.match(r'_of\("(\w+)"', line):
+            column = match[1].removesuffix("s") if match[1] != "queries" else "query"
         else:
             above = []
             continue
         if above:
-            said[table, column] = " ".join(above)
+            notes[table, column] = " ".join(above)
         above = []
-    return said
+    return notes
 
 
 if __name__ == "__main__":

@@ -63,12 +63,12 @@ ABOUT = {
 def sections() -> dict[str, list[tuple[str, str]]]:
     """(title, page) of the pages of the site, by section; pages without one stand in "Start"."""
     site: dict[str, Any] = tomllib.loads((HERE.parent / "zensical.toml").read_text(encoding="utf-8"))
-    found = dict[str, list[tuple[str, str]]]()
+    sections = dict[str, list[tuple[str, str]]]()
     for entry in site["project"]["nav"]:
         ((title, inside),) = entry.items()
         pages = [(title, inside)] if isinstance(inside, str) else [pair for entry in inside for pair in entry.items()]
-        found.setdefault("Start" if isinstance(inside, str) else title, []).extend(pages)
-    return found
+        sections.setdefault("Start" if isinstance(inside, str) else title, []).extend(pages)
+    return sections
 
 
 def listing() -> str:

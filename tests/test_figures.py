@@ -469,7 +469,7 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
     table = "".join(f"| {name} | {value} | {gain} |\n" for name, value, gain in parts[1:])
     readme = (
         f"told what worked for {counts[-1]} requests, it finds the right tool first for "
-        f"{percent(later[-1]['first'])} of others, instead of {percent(start['first'])}."
+        f"{percent(later[-1]['first'])} of other requests, instead of {percent(start['first'])}."
     )
 
     page = page_of("tools.md")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tttembed_rag import Rewards
 from tttembed_rag.evaluate.measures import Graded, mean_interval
 from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.fitting.measures import gains_of, judged_ndcg
+from tttembed_rag.fitting.measures import discounts, gains_of, judged_ndcg
 
 GRADES = {"a": 3, "b": 1, "c": 0, "d": 2}
 
@@ -129,3 +129,14 @@ def test_what_is_judged_is_measured_by_one_rule(seed: int) -> None:
     measured = Graded.of(gains, list(gains), names)(np.arange(3), np.argsort(-grid.base, axis=1))
 
     assert judged_ndcg(grid, grid.base) == pytest.approx(measured)
+
+
+def test_places_from_the_eleventh_on_count_nothing() -> None:
+    """A list of twelve in the order of its scores."""
+    vectors = np.eye(12)
+    grid = Grid.of(Rewards.from_arrays(vectors[:1], vectors[None], np.full((1, 12), 0.5)))
+    weights = discounts(grid, -np.arange(12.0)[None])[0]
+
+    assert weights[0] == 1.0
+    assert weights[9] == pytest.approx(1 / math.log2(11))
+    assert weights[10:].tolist() == [0.0, 0.0]

@@ -57,7 +57,7 @@ LAYERS = {
         ("gate", "embedders", "judging"),
         ("serving", "evaluate"),
         ("capture",),
-        ("adapting", "testing", "learned"),
+        ("adapting", "testing"),
         ("__init__",),
         ("cli",),
         ("__main__",),

@@ -33,7 +33,7 @@ from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.wordweights import Weighing
 from tttembed_rag.gate.audit import audit_sample
 from tttembed_rag.gate.case import Case, Terms, gated
-from tttembed_rag.gate.deciding import nothing
+from tttembed_rag.gate.fit import nothing
 from tttembed_rag.gate.lists import with_lists
 from tttembed_rag.gate.proposals import propose_local
 from tttembed_rag.offsets.codes import AUDITED, FALLS, MEANS, PUBLISHED

@@ -9,7 +9,7 @@ import numpy as np
 from tttembed_store import Candidate, Served, Store, TenantOffsets
 from tttembed_store.following.tenants import Published, TenantSnapshot
 
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.fit import fit
 from tttembed_rag.offsets.offsets import Offsets
 
 JUDGE = "judge-a"

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
+    from tttembed_rag.capture.learned import Learned as Learned
     from tttembed_rag.capture.rewardlog import RewardLog as RewardLog
     from tttembed_rag.capture.textvectors import TextVectors as TextVectors
     from tttembed_rag.errors import InputError as InputError
     from tttembed_rag.errors import JudgeError as JudgeError
     from tttembed_rag.errors import TTTEmbedError as TTTEmbedError
     from tttembed_rag.fitting.recipe import Recipe as Recipe
-    from tttembed_rag.gate.deciding import fit as fit
+    from tttembed_rag.gate.fit import fit as fit
     from tttembed_rag.gate.tuning import tune as tune
     from tttembed_rag.judges.contract import Judge as Judge
     from tttembed_rag.judges.cross_encoder import CrossEncoderJudge as CrossEncoderJudge
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tttembed_rag.judging.running import judge_all as judge_all
     from tttembed_rag.judging.spending import Budget as Budget
     from tttembed_rag.judging.spending import Price as Price
-    from tttembed_rag.learned.learned import Learned as Learned
     from tttembed_rag.offsets.evidence import Evidence as Evidence
     from tttembed_rag.offsets.offset import Offset as Offset
     from tttembed_rag.offsets.offsets import Offsets as Offsets
@@ -51,7 +51,7 @@ if not TYPE_CHECKING:
             "tttembed_rag.capture.textvectors": ["TextVectors"],
             "tttembed_rag.errors": ["InputError", "JudgeError", "TTTEmbedError"],
             "tttembed_rag.fitting.recipe": ["Recipe"],
-            "tttembed_rag.gate.deciding": ["fit"],
+            "tttembed_rag.gate.fit": ["fit"],
             "tttembed_rag.gate.tuning": ["tune"],
             "tttembed_rag.judges.contract": ["Judge"],
             "tttembed_rag.judges.cross_encoder": ["CrossEncoderJudge"],
@@ -61,7 +61,7 @@ if not TYPE_CHECKING:
             "tttembed_rag.judges.specs": ["open_judge"],
             "tttembed_rag.judging.running": ["judge_all"],
             "tttembed_rag.judging.spending": ["Budget", "Price"],
-            "tttembed_rag.learned.learned": ["Learned"],
+            "tttembed_rag.capture.learned": ["Learned"],
             "tttembed_rag.offsets.evidence": ["Evidence"],
             "tttembed_rag.offsets.offsets": ["Offsets"],
             "tttembed_rag.offsets.offset": ["Offset"],

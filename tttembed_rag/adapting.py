@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tttembed_rag.serving.live import OffsetSupplier as OffsetSupplier
     from tttembed_rag.serving.log import Log as Log
     from tttembed_rag.serving.log import checked_log as checked_log
-    from tttembed_rag.serving.request import Request as Request
     from tttembed_rag.serving.saved import checked_store as checked_store
     from tttembed_rag.serving.saved import steering_of as steering_of
     from tttembed_rag.serving.saved import url_of as url_of
     from tttembed_rag.serving.sorter import Sorter as Sorter
+    from tttembed_rag.serving.steering import Request as Request
     from tttembed_rag.serving.tasks import TaskSource as TaskSource
     from tttembed_rag.serving.tasks import checked_task as checked_task
     from tttembed_rag.serving.tasks import resolve_task as resolve_task
@@ -40,9 +40,9 @@ if not TYPE_CHECKING:
             "tttembed_rag.judges.contract": ["ascored", "checked_judge", "checked_rewards", "scored"],
             "tttembed_rag.offsets.orders": ["in_reward_order"],
             "tttembed_rag.serving.live": ["OffsetSupplier"],
-            "tttembed_rag.serving.request": ["Request"],
             "tttembed_rag.serving.saved": ["checked_store", "steering_of", "url_of"],
             "tttembed_rag.serving.sorter": ["Sorter"],
+            "tttembed_rag.serving.steering": ["Request"],
             "tttembed_rag.serving.tasks": ["TaskSource", "checked_task", "resolve_task"],
             "tttembed_rag.serving.twopass": ["adrive", "drive"],
             "tttembed_rag.system.facades": ["facade"],

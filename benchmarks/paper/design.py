@@ -17,7 +17,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.measures import LEAST_GAIN
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.recipe import Recipe, Solver
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.fit import fit
 from tttembed_rag.offsets.offset import AnyScope
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.vectors.rows import Float64

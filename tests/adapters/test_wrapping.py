@@ -126,7 +126,7 @@ async def test_a_refused_vector_is_served_as_it_came_and_logged_once(embedder, b
 
     assert repr(served) == repr([bad] * 3)
     assert [(record.name, record.levelno) for record in caplog.records] == [
-        ("tttembed_rag.serving.request", logging.WARNING)
+        ("tttembed_rag.serving.steering", logging.WARNING)
     ]
 
 

@@ -17,7 +17,7 @@ from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import shared_offset
 from tttembed_rag.gate.case import Case, gated
-from tttembed_rag.gate.deciding import SMALL
+from tttembed_rag.gate.fit import SMALL
 from tttembed_rag.gate.gains import UNMEASURED, Gain
 from tttembed_rag.gate.proposals import Prior, propose_constant, propose_local, task_families
 from tttembed_rag.gate.questions import Trial, expect

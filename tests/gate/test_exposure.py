@@ -49,18 +49,18 @@ def voted(rewards):
 class TestExposure:
     """The small index of what was judged."""
 
-    def test_changes_are_those_of_a_search(self):
-        """The share of lists that hold a document, before and after, as a loop counts them."""
-        rewards = crowd(40)
+    @pytest.mark.parametrize(("documents", "places"), [(300, 10), (15, 1)])
+    def test_changes_are_those_of_a_search(self, documents, places):
+        """The share of lists that hold a document, before and after, as a loop counts them: a tenth of a small pool."""
+        rewards = crowd(40, documents=documents)
         exposure = Exposure.of(rewards)
         offsets = 0.3 * np.random.default_rng(1).standard_normal((40, 24))
         voices = np.random.default_rng(2).random(40)
         expected = np.zeros(len(exposure.pool))
         for unit, offset, voice in zip(rewards.queries.unit, offsets, voices, strict=True):
             for sign, query in ((-1, unit), (1, unit + offset)):
-                expected[np.argsort(-(exposure.pool @ query))[:10]] += sign * voice / voices.sum()
+                expected[np.argsort(-(exposure.pool @ query))[:places]] += sign * voice / voices.sum()
 
-        assert len(exposure.pool) >= 100
         assert_allclose(exposure.changes(rewards, voices, offsets), expected, atol=1e-12)
 
     def test_copies_of_a_document_are_one(self):

@@ -8,9 +8,13 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import t
 
+from tttembed_rag import Rewards
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import judged_ndcg
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.questions import headroom_of
 
 
 def gain_of(values, groups=None, *, typical=0.1):
@@ -114,3 +118,15 @@ def test_a_judge_that_never_says_zero_tells_as_much(planted):
 def test_what_was_measured_corrects_what_was_expected(gain, expected):
     """The mean of both, each weighted by its precision."""
     assert_allclose(gain.posterior(0.05), expected, atol=2e-3)
+
+
+def test_what_can_be_gained_is_asked_of_queries_whose_rewards_differ():
+    """Queries with one reward for all candidates have no order that could be better, and dilute nothing."""
+    rng = np.random.default_rng(0)
+    queries, documents = rng.standard_normal((20, 8)), rng.standard_normal((20, 5, 8))
+    values = rng.random((20, 5))
+    alone = Case.of(Rewards.from_arrays(queries[:10], documents[:10], values[:10]), Recipe())
+    values[10:] = 0.5
+    beside = Case.of(Rewards.from_arrays(queries, documents, values), Recipe())
+
+    assert headroom_of(beside, beside.ndcg(None)) == pytest.approx(headroom_of(alone, alone.ndcg(None)))

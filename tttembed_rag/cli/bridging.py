@@ -146,7 +146,7 @@ def _learned(
 ) -> Offsets:
     """Offsets above a *bridge*, from all verdicts; they know the model across it again."""
     from tttembed_rag.evaluate.collection import pooled_rewards
-    from tttembed_rag.gate.deciding import fit
+    from tttembed_rag.gate.fit import fit
     from tttembed_rag.vectors.probe import Probe
 
     rewards = pooled_rewards(crossed, judged, options["depth"])

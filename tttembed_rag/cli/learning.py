@@ -93,7 +93,7 @@ def learn(
     Parquet files as `tttembed store export-rewards` writes it, each file of queries a shard, held where --engine says.
     URL is a store.
     """
-    from tttembed_rag.gate.deciding import fit
+    from tttembed_rag.gate.fit import fit
     from tttembed_rag.judging.biases import warnings_of
 
     if scope == "auto" and no_gate:

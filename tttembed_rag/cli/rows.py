@@ -166,8 +166,8 @@ def refuse_of_folder(paths: Sequence[Path], *names: str) -> None:
 def check_folder(folder: Path, embed: str | None) -> None:
     """Refuse what is no BEIR *folder*, and a model for the texts of one, which has stored vectors."""
     if not (folder / "corpus.jsonl").is_file():
-        found = "a folder without corpus.jsonl" if folder.is_dir() else "no such file or folder"
-        raise DataError(f"{folder}: expected a file of rows or a BEIR folder, found {found}")
+        place = "a folder without corpus.jsonl" if folder.is_dir() else "no such file or folder"
+        raise DataError(f"{folder}: expected a file of rows or a BEIR folder, found {place}")
     if embed is not None:
         raise click.UsageError(f"--embed: {folder} gets vectors by: tttembed data {folder} --embed {embed}")
 

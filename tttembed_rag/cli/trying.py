@@ -52,9 +52,9 @@ def attempt(
     --untrusted says otherwise. It is what `Learned` prints for the same verdicts. Run it again to continue: no pair is
     paid for twice.
     """
+    from tttembed_rag.capture.conclusion import Conclusion
     from tttembed_rag.embedders.specs import name_of
-    from tttembed_rag.gate.deciding import fit
-    from tttembed_rag.learned.conclusion import Conclusion
+    from tttembed_rag.gate.fit import fit
 
     folder, invoke = source.is_dir(), click.get_current_context().invoke
     if spec is not None:

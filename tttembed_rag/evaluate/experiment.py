@@ -17,7 +17,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.collection import LISTED, Collection, check_workload, pooled_rewards, split
 from tttembed_rag.evaluate.measures import LEAST_GAIN, mean_interval
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.fit import fit
 from tttembed_rag.judging.plan import water_fill
 from tttembed_rag.offsets.offset import AnyScope
 from tttembed_rag.offsets.offsets import Offsets

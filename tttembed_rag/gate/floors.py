@@ -152,9 +152,9 @@ def floor_of(
         best = _best(scaled, row, np.tile(theta, (len(row), 1)))
         answered = np.zeros(len(each), dtype=np.bool_)
     else:
-        found = np.concatenate(answers[0])
-        right = found == 1.0
-        weights = ~np.isnan(found) * (1.0 if voices is None else voices[row])
+        relevant = np.concatenate(answers[0])
+        right = relevant == 1.0
+        weights = ~np.isnan(relevant) * (1.0 if voices is None else voices[row])
         theta = _solved(scaled, right, weights)
         held_out = np.empty((len(row), len(theta)))
         for held in folds:

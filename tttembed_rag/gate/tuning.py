@@ -13,7 +13,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.measures import served_ndcg
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.case import Case, Terms, gated
-from tttembed_rag.gate.deciding import check_options, check_rewards
+from tttembed_rag.gate.fit import check_options, check_rewards
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.questions import learnable
 from tttembed_rag.gate.thresholds import LEVEL

@@ -18,10 +18,11 @@ from tttembed_rag.judges.http import SHAPES, HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.yesno import YesNoJudge
 
-# Kinds of judges that cost nothing: models on this machine.
+# Kinds of judges that cost nothing: models in this process. A server on this machine is one at an address.
 FREE = ("yesno", "cross-encoder", "rubric")
 _MODELS = (*FREE, "openai", "anthropic", "gemini", "cohere", "jina", "voyage")
-KINDS = ", ".join([*(f"{kind}:MODEL" for kind in _MODELS), "http+SHAPE://HOST or python:MODULE:NAME"])
+_SERVED = f"http+SHAPE://HOST (SHAPE: {', '.join(sorted(SHAPES))})"
+KINDS = ", ".join([*(f"{kind}:MODEL" for kind in _MODELS), f"{_SERVED} or python:MODULE:NAME"])
 
 
 def open_judge(spec: str) -> Judge:

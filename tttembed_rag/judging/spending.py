@@ -143,7 +143,8 @@ class Account(Protocol):
 class Ledger:
     """The account of one result: its caps count every answer of it, also those that an earlier run has paid for.
 
-    The cap of pairs is kept by the plan. Answers of the judge with that fingerprint are kept in *cache*.
+    The cap of pairs is kept by the plan. Answers of the judge with that fingerprint are kept in *cache*. The account of
+    a day of workers is `tttembed_store.sql.work.answers.DailyAccount`.
     """
 
     def __init__(self, budget: Budget, price: Price, cache: Answers, judge: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+import numpy as np
+
 from tttembed_rag.errors import InputError
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, Evidence
 from tttembed_rag.offsets.floor import Floor
@@ -110,9 +112,12 @@ class Offset:
     def dosed(self, unit: FloatArray) -> FloatArray:
         """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it.
 
-        `Offsets` works out a constant one once; what the gate measures is the dose of a `Proposal`.
+        All that is served of an offset is worked out here. The gate measures the same before there is an `Offset`, as
+        what a `Proposal` holds out.
         """
-        return self.alpha * (self.vector if self.map is None else self.vector + self.map(unit))
+        if self.map is None:
+            return self.alpha * self.vector.astype(np.float64)
+        return self.alpha * (self.vector + self.map(unit))
 
 
 def check_scope(scope: str) -> None:

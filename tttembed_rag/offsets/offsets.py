@@ -332,7 +332,7 @@ class Offsets(Mapping[str, Offset]):
         if offset.map is not None:
             return offset.dosed(vectors / lengths).astype(dtype, copy=False)
         if (dosed := self._dosed.get((offset.key, dtype))) is None:
-            dosed = self._dosed[offset.key, dtype] = (offset.alpha * offset.vector.astype(np.float64)).astype(dtype)
+            dosed = self._dosed[offset.key, dtype] = offset.dosed(vectors).astype(dtype)
         return dosed
 
     def _named(self, query_id: str) -> str:

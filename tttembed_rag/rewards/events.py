@@ -45,6 +45,8 @@ WORDS |= dict.fromkeys([*_DOWN, "not helpful", "thumbs_down", "\U0001f44e"], Fal
 class Event:
     """One action of a user, or one judgment. It has no time: a store dates it, and nothing weighs it by its age.
 
+    Who wants votes that fade needs a time here and in `Rewards`, and a factor in `tttembed_rag.fitting.voices`.
+
     Attributes:
         query: Id or text of the query.
         document: Id of the document.

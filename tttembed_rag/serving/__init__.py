@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tttembed_rag.serving.cascade import Cascade as Cascade
     from tttembed_rag.serving.languages import language_means as language_means
     from tttembed_rag.serving.languages import language_of as language_of
-    from tttembed_rag.serving.request import Request as Request
+    from tttembed_rag.serving.steering import Request as Request
 
 if not TYPE_CHECKING:
     __all__, __getattr__, __dir__ = facade(
@@ -21,6 +21,6 @@ if not TYPE_CHECKING:
             "tttembed_rag.gate.floors": ["first_floor"],
             "tttembed_rag.serving.cascade": ["Cascade"],
             "tttembed_rag.serving.languages": ["language_means", "language_of"],
-            "tttembed_rag.serving.request": ["Request"],
+            "tttembed_rag.serving.steering": ["Request"],
         },
     )

@@ -30,7 +30,7 @@ from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.orders import in_reward_order
 from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.serving.log import Log, checked_log
-from tttembed_rag.serving.request import Ranked, Request, Similarity
+from tttembed_rag.serving.steering import Ranked, Request, Similarity
 from tttembed_rag.serving.twopass import Question, adrive, drive
 from tttembed_rag.system.failures import FailureLog
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tttembed_rag.errors import InputError, check_share
 from tttembed_rag.serving.cascade import Cascade
-from tttembed_rag.serving.request import Request, Similarity
+from tttembed_rag.serving.steering import Request, Similarity
 
 # Places of a list, best first, each with how likely its document is relevant; None where that is not known.
 Order: TypeAlias = list[tuple[int, float | None]]

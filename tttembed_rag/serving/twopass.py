@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import InputError, RewardError
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.fit import fit
 from tttembed_rag.offsets.orders import in_fused_order, in_reward_order
 from tttembed_rag.rewards.rewards import Rewards
-from tttembed_rag.serving.request import Request, cosines_of
+from tttembed_rag.serving.steering import Request, cosines_of
 from tttembed_rag.system.failures import FailureLog
 from tttembed_rag.vectors.checks import as_floats
 

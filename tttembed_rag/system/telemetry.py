@@ -85,8 +85,9 @@ class Measured(Protocol):
 
 _watched: WeakSet[Measured] = WeakSet()
 
-# name: (kind, unit, description). Where several `Measured` sources have a value for the same attributes, an exporter is
-# given their sum, the age of the oldest and the version of the one that is behind.
+# name: (kind, unit, description). What holds the value of an observable one has `measure` and calls `watch(self)`; the
+# others are added to by `instruments()[name](value, attributes)`. Where several `Measured` sources have a value for the
+# same attributes, an exporter is given their sum, the age of the oldest and the version of the one that is behind.
 _METRICS = {
     "tttembed.apply.queries": ("observable_counter", "{query}", "Queries by task and outcome: offset, base"),
     "tttembed.capture.queries": ("counter", "{query}", "Served queries by outcome, such as written or dropped"),

@@ -34,9 +34,9 @@ def as_floats(name: str, value: ArrayLike) -> FloatArray:
     except ValueError as exc:
         raise VectorError(f"{name}: expected vectors of one width, got rows of different lengths") from exc
     except (TypeError, RuntimeError) as exc:  # of another library
-        raise VectorError(f"{name}: expected float32 or float64 numbers, got {type(value).__name__}") from exc
+        raise VectorError(f"{name}: expected float16, float32 or float64 numbers, got {type(value).__name__}") from exc
     if floats.dtype not in (np.float32, np.float64):
-        raise VectorError(f"{name}: expected float32 or float64 numbers, got dtype {floats.dtype}")
+        raise VectorError(f"{name}: expected float16, float32 or float64 numbers, got dtype {floats.dtype}")
     return floats
 
 

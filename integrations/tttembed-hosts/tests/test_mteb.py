@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
-from tttembed_hosts.catalogue import PAPER_TASKS, from_task, load_collection, load_skillret
+from tttembed_hosts.collections import PAPER_TASKS, from_task, load_collection, load_skillret
 from tttembed_hosts.mteb import OffsetEncoder, TwoPassSearch, offsets_digest
 
 from tttembed_rag import Evidence, InputError, JudgeError, Offset, Offsets

@@ -23,7 +23,7 @@ from tttembed_tools.learning import learn, rewards_of_outcomes, usable
 import tttembed_rag
 from tests.catalogues import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, teach
 from tttembed_rag.errors import InputError, StoreUnavailable
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.fit import fit
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.testing import FakeEmbedder
 

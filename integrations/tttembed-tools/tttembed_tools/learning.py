@@ -17,7 +17,7 @@ from tttembed_store.sql.records import TOOL_CALLS
 
 from tttembed_rag.errors import RewardError
 from tttembed_rag.fitting.measures import PLACES
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.fit import fit
 from tttembed_rag.gate.floors import floor_of
 from tttembed_rag.gate.thresholds import FOLDS
 from tttembed_rag.gate.tuning import tune

@@ -14,7 +14,7 @@ from tttembed_rag.evaluate.page.heldout import SHOWN, HeldOut, Lists, held_out_o
 from tttembed_rag.evaluate.page.moving import lists_of
 from tttembed_rag.evaluate.page.rendering import held_out_drawings, rendered
 from tttembed_rag.evaluate.summary import Cells, mean_of
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.fit import fit
 from tttembed_rag.offsets.evidence import without_alike
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.observations import Candidate, Served

@@ -44,7 +44,7 @@ class TestVectors:
             (np.zeros(2), "got a zero vector"),
             (np.ones((1, 2)), r"expected a vector \(d,\), got shape \(1, 2\)"),
             ([], r"expected a vector \(d,\), got shape \(0,\)"),
-            (["a"], "expected float32 or float64"),
+            (["a"], "expected float16, float32 or float64"),
         ],
     )
     def test_a_bad_vector_is_named(self, bad, message):

@@ -191,11 +191,11 @@ class Collected:
 
 
 def collect(
-    files: Iterable[bytes], batch: OpenBatch, judge: LineJudge, answers: Answers, asked: Container[bytes]
+    files: Iterable[bytes], batch: OpenBatch, judge: LineJudge, answers: Answers, wanted: Container[bytes]
 ) -> Collected:
     """Keep the answers in the *files* of results of *batch*, in any order; to read them twice changes nothing.
 
-    The price of the batch is that of its answers, and its mean highest cost that of a line without usage. *asked* are
+    The price of the batch is that of its answers, and its mean highest cost that of a line without usage. *wanted* are
     addresses of pairs that are still asked about.
     """
     results = [judge.read(line) for content in files for line in content.split(b"\n") if line.strip()]
@@ -207,7 +207,7 @@ def collect(
         if (pair := result.pair) is None:
             failures[result.failure] += 1
             continue
-        ours = pair in asked or pair in known
+        ours = pair in wanted or pair in known
         if result.billed or not (result.failure or ours):
             unkept.add(pair)
         if result.failure:

@@ -13,7 +13,7 @@ from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.merging import query_numbers
 from tttembed_rag.gate.audit import Labels
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.fit import fit
 from tttembed_rag.gate.thresholds import FOLDS
 from tttembed_rag.offsets.evidence import without_alike
 from tttembed_rag.offsets.offset import AnyScope

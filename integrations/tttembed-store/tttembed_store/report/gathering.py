@@ -13,7 +13,7 @@ from tttembed_rag.errors import InputError, RewardError, StoreError, StoreUnavai
 from tttembed_rag.evaluate.page.heldout import HeldOut
 from tttembed_rag.evaluate.page.moving import Effect, effect_of, shortened
 from tttembed_rag.gate.belief import opposed
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.fit import fit
 from tttembed_rag.offsets.offset import AnyScope, Offset
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.observations import Served

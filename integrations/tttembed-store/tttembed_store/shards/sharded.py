@@ -27,7 +27,7 @@ from tttembed_rag.fitting.scopes import recorded, solved_offset
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.case import gated
-from tttembed_rag.gate.deciding import check_options, fit
+from tttembed_rag.gate.fit import check_options, fit
 from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.offset import AnyScope, Offset

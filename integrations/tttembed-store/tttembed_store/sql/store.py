@@ -339,7 +339,8 @@ class Store(AbstractContextManager["Store"]):
     def expire(self, before: float, *, by: str) -> int:
         """Delete queries last served before a Unix second, and paid answers as old; gives how many queries.
 
-        Versions learned from them stay: this is about age, `forget` about consent.
+        A query that is asked again keeps its old rewards. Versions learned from what is deleted stay: this is about
+        age, `forget` about consent.
         """
         checked_name("by", by)
         with self._database.write("forgetting") as connection:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.errors import InputError, RewardError
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.fit import fit
 from tttembed_rag.offsets.codes import AUDITED
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards

@@ -1,4 +1,4 @@
-"""The gate: what is served to each task. `tttembed_rag.gate.questions` says how it decides about one offset."""
+"""`fit`, behind the gate: what is served to each task. `tttembed_rag.gate.questions` decides about one offset."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def fit(
     if reranked and served is None:
         raise InputError(f"reranked: expected served=, whose lists are reranked, got none, and reranked={reranked!r}")
     check_rewards(rewards)
-    check_start(start, rewards, asked=gate and scope in ("auto", "local"))
+    check_start(start, rewards, usable=gate and scope in ("auto", "local"))
     rewards = rewards.bounded(MOST_CANDIDATES)
     if gate or scope == "auto":  # which was refused without the gate
         recipe = gated(recipe, rewards)
@@ -127,12 +127,12 @@ def check_options(
     check_labels(audit)
 
 
-def check_start(start: object, rewards: Rewards, *, asked: bool) -> None:
-    """Refuse a *start* that is none of these *rewards*, or that is not *asked*."""
+def check_start(start: object, rewards: Rewards, *, usable: bool) -> None:
+    """Refuse a *start* that is none of these *rewards*, or that is not *usable*."""
     if start is None:
         return
-    if not isinstance(start, Offsets) or not asked:
-        got = type(start).__name__ if asked else "another scope, or gate=False"
+    if not isinstance(start, Offsets) or not usable:
+        got = type(start).__name__ if usable else "another scope, or gate=False"
         raise InputError(f"start: expected Offsets, and scope='auto' or 'local' under the gate, got {got}")
     embedder = start.settings.get("embedder", rewards.embedder) if rewards.embedder else ""
     if start.width != rewards.width or embedder != rewards.embedder:

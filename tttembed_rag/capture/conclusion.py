@@ -5,19 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
 
-from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS
+from tttembed_rag.offsets.codes import ANSWERS
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, Evidence, sentence, signed
 from tttembed_rag.offsets.offsets import Offsets
 
 Decision: TypeAlias = Literal["served", "not yet", "nothing to gain"]
 # What would change a decision against an offset, by its code.
-_CHANGES = {
-    COMPARE.code: "it takes more questions, each with several documents that differ",
-    MEANS.code: "it takes more judged questions, or a judge whose order you serve",
-    FALLS.code: "it takes more judged questions",
-    EXPOSED.code: "it takes verdicts on these documents for more questions",
-    AUDITED.code: "it takes a judge that trusted labels confirm",
-}
+_CHANGES = {question.code: question.change for question in ANSWERS}
 # The least change that is not rounded to zero.
 _SHOWN = 0.0005
 

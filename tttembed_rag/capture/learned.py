@@ -11,16 +11,16 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
+from tttembed_rag.capture.conclusion import Conclusion
 from tttembed_rag.capture.rewardlog import RewardLog
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.embedders.specs import as_embedder, open_embedder
 from tttembed_rag.errors import InputError, check_count
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.fit import fit
 from tttembed_rag.judges.contract import Judge, Scores, checked_judge, scored
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judging.plan import Progress, Verdicts
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.learned.conclusion import Conclusion
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.rewards.scales import Scale

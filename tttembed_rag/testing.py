@@ -1,6 +1,11 @@
-"""Fakes of the parts that an application brings: a judge, an embedding model, a log of rewards, a clock.
+"""For the tests of an application: fakes of a judge, an embedder, a log and a clock. Nothing here needs pytest.
 
-They answer at once and the same each time, and note what they were asked.
+The fakes do no input or output, give the same answers each time, and note what they were asked:
+
+    judge, model = FakeJudge(), FakeEmbedder()
+    log = RewardLog.of(judge)
+    log.record("wash wool", texts, judge.score("wash wool", texts))
+    offsets = fit(log.rewards(model.embed_query, model.embed_documents))
 """
 
 from __future__ import annotations
@@ -8,9 +13,10 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +28,9 @@ from tttembed_rag.judges.examination import answers
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.log import Known, Log
 from tttembed_rag.vectors.checks import FloatArray, unit
+
+__all__ = ["FakeClock", "FakeEmbedder", "FakeJudge", "FakeLog", "Logged", "eventually", "word_overlap"]
+ResultT = TypeVar("ResultT")
 
 
 def word_overlap(query: str, document: str) -> float:
@@ -211,3 +220,13 @@ class FakeClock:
         """Move the clock on, at once."""
         self.slept.append(seconds)
         self.now += seconds
+
+
+def eventually(condition: Callable[[], ResultT], *, seconds: float = 30.0) -> ResultT:
+    """The result of *condition* as soon as that is true; an AssertionError if it is not within some seconds."""
+    ends = time.monotonic() + seconds
+    while not (result := condition()):
+        if time.monotonic() >= ends:
+            raise AssertionError(f"expected within {seconds:g} s what did not come true")
+        time.sleep(0.002)
+    return result
