@@ -352,10 +352,9 @@ def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
     harmed = f"{100 * min(ungated):.0f} to {percent(max(ungated))} of"
     worst = digits(min(part["worst"]["auto"] for part in (first, second)))
     readme = (
-        f"By more than .01 in {lost('auto', first, second)} of {single} settings (collection, model, "
-        f"judge, judged queries) with one task (worst {worst}) and in "
-        f"{lost('auto', pooled)} of {pooled['cells']} with nine (worst {digits(pooled['worst']['auto'])}). Without "
-        f"the gate it does so in {harmed} settings:"
+        f"With one task by more than .01 in {lost('auto', first, second)} of {single} settings (collection, model, "
+        f"judge and number of judged queries; worst {worst}), with nine tasks in {lost('auto', pooled)} of "
+        f"{pooled['cells']} (worst {digits(pooled['worst']['auto'])}), and without the gate in {harmed} settings:"
     )
     assert readme in README
     page = (REPO / "docs" / "how-it-works.md").read_text(encoding="utf-8")
@@ -468,7 +467,7 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
     ]
     table = "".join(f"| {name} | {value} | {gain} |\n" for name, value, gain in parts[1:])
     readme = (
-        f"told what worked for {counts[-1]} requests, it finds the right tool first for "
+        f"told what worked for {counts[-1]} requests, and then finds the right tool first for "
         f"{percent(later[-1]['first'])} of other requests, instead of {percent(start['first'])}."
     )
 
@@ -518,7 +517,7 @@ def test_figures_of_languages_are_those_that_the_benchmark_wrote() -> None:
     assert f"(English in one pool: {digits(english, '.3f')}), and {min(ahead)} to {max(ahead)} ahead" in WORDS
     assert others < 0.005
     gained = digits(mixed["means"]["mean"] - mixed["raw"]["mean"], ".3f")
-    assert f"[the mean vector of each](docs/how-to/languages.md) gains {gained} before any verdict" in README
+    assert f"[the mean vector of each language](docs/how-to/languages.md) gains {gained} before any verdict" in README
     means, printed, harmed, right = (
         digits(mixed[name]["mean"], ".3f") for name in ("means", "a task per language, 150", "own, means", "own, 64")
     )

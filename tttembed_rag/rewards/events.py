@@ -45,7 +45,8 @@ WORDS |= dict.fromkeys([*_DOWN, "not helpful", "thumbs_down", "\U0001f44e"], Fal
 class Event:
     """One action of a user, or one judgment. It has no time: a store dates it, and nothing weighs it by its age.
 
-    Who wants votes that fade needs a time here and in `Rewards`, and a factor in `tttembed_rag.fitting.voices`.
+    Votes that fade would take a time here, in the columns of `tttembed_rag.rewards.rows` and in `Rewards`, a factor in
+    `tttembed_rag.fitting.voices`, and the signal in the store's table of rewards, which has the time.
 
     Attributes:
         query: Id or text of the query.
