@@ -236,6 +236,23 @@ def test_a_store_that_is_not_the_one_that_was_opened_is_noticed(sqlite_url, tmp_
     assert (written, version, kept, ids) == ((True, 0), True, ["after"], 1)
 
 
+def test_what_waits_for_a_file_that_is_away_is_written_once_it_is_back(sqlite_url, monkeypatch):
+    """It is the same store: nothing that was prepared for it is lost."""
+    observe, away = Store.observe, [StoreReplaced("found no file")]
+
+    def observed(store, *arguments, **options):
+        if away:
+            raise away.pop()
+        return observe(store, *arguments, **options)
+
+    monkeypatch.setattr(Store, "observe", observed)
+    with StoreLog(sqlite_url, JUDGE) as log:
+        log.observe("waits", ["a"])
+        written = log.flush(20), log.counts.written, log.counts.failed
+
+    assert (away, written) == ([], (True, 1, 0))
+
+
 def test_a_copy_of_before_is_read_anew(sqlite_url, tmp_path):
     """Restored to before a publication, then published otherwise: the same number stands for other offsets."""
     path, backup = path_of(sqlite_url), tmp_path / "backup.db"
