@@ -313,7 +313,7 @@ async def test_a_name_of_two_tools_is_neither_found_nor_called(caplog):
 
 async def test_a_tool_that_does_not_answer_in_time_is_no_failure(monkeypatch):
     """The call ends, and says nothing of the tool; one that fails by itself does."""
-    monkeypatch.setattr(mcp_front, "_LONGEST_CALL", 0.5)
+    monkeypatch.setattr(mcp_front, "_LONGEST_CALL", 3.0)
 
     async def list_tools(_ctx, _params):
         return ListToolsResult(tools=[tool("slow"), tool("wrong")])
