@@ -79,8 +79,8 @@ def _entry(about: dict[str, Any]) -> dict[str, Any]:
     """The entry of a server with its variables filled, and its tools that are off as FastMCP says it."""
     for key in (*_OFF, *_ON):
         listed = about.get(key)
-        if not isinstance(listed, list | dict | None):
-            raise LookupError(f"expected a list of tools in {key!r}, got {type(listed).__name__}")  # noqa: TRY004
+        if listed is not None and type(listed) not in (list, dict):
+            raise LookupError(f"expected a list of tools in {key!r}, got {type(listed).__name__}")
         if key in _ON and isinstance(listed, list) and "*" not in listed:
             raise LookupError(f"expected the tools that are off, in {_OFF[0]!r}, got those that are on, in {key!r}")
     about = json.loads(_VARIABLE.sub(_variable, json.dumps(about)))
