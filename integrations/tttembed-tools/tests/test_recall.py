@@ -6,7 +6,7 @@ from tttembed_tools import LearnedRecall
 from tttembed_tools.catalog import Card
 from tttembed_tools.index import Index
 
-from tests.catalogues import CATALOG, LEARNED, UNSEEN, request
+from tests.catalogues import CATALOG, LEARNED, UNSEEN, first, request
 from tttembed_rag import context
 from tttembed_rag.errors import InputError
 from tttembed_rag.testing import FakeEmbedder
@@ -80,6 +80,32 @@ def test_states_of_an_index_do_not_disturb_each_other():
         assert dict(index.rows) == dict(again.rows)
         for query in ("red door", "the key", "nothing"):
             np.testing.assert_allclose(index.scores(query, vectors[0], 0.35), again.scores(query, vectors[0], 0.35))
+
+
+def test_what_helped_one_user_moves_no_other():
+    """Each user learns alone."""
+    recall = remembering(["ada", "bob"])
+    with context(tenant="ada"):
+        help_with(recall, LEARNED)
+        assert recall.learn().published
+        assert first(recall, UNSEEN) > 0.6
+    with context(tenant="bob"):
+        before = first(recall, UNSEEN)
+    assert "" not in recall.learn_for_all()
+
+    assert before < 0.6
+
+
+def test_one_name_is_no_list_of_names():
+    """Else nothing would be forgotten, and nobody would know."""
+    with remembering(["ada"]) as recall, context(tenant="ada"):
+        recall.add({"m1": "likes tea"})
+        for call in (recall.forget, recall.remove):
+            with pytest.raises(InputError, match=r"^names: expected a list of names, got 'm1'$"):
+                call("m1")
+        for wrong in ("likes tea", None):
+            with pytest.raises(InputError, match=rf"^items: expected Card values or a dict .*, got {wrong!r}$"):
+                recall.add(wrong)
 
 
 @pytest.mark.parametrize(

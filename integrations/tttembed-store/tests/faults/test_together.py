@@ -1,4 +1,4 @@
-"""Many processes at once: writers, publishers and those who roll back, two workers, forks."""
+"""Many processes at once: writers and readers, publishers and those who roll back, two workers, forks."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from tttembed_store.sql import Candidate, Served, open_store, schema
 from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, traffic
-from tests.workers import captured, pairs_asked, stamp_of, stamped, unsound
+from tests.workers import captured, one_stamp, pairs_asked, stamp_of, stamped, unsound
 from tttembed_rag import Steering, fit
 from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
@@ -23,6 +23,7 @@ from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.testing import eventually
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
+WRITERS, READERS = 16, 16
 
 
 def in_time(call):
@@ -32,6 +33,21 @@ def in_time(call):
             return call()
         except StoreUnavailable:
             time.sleep(0.01)
+
+
+def read(live, one_stamp, done, wrong):
+    """Look at what is served in this process until *done*; whatever is half a version, or goes back, is *wrong*."""
+    last = 0
+    while not done.wait(0.1):
+        now = live.status
+        try:
+            if now.version is not None:
+                one_stamp(now.offsets)
+                if now.version < last:
+                    wrong.append(f"version {now.version} after {last}")
+                last = now.version
+        except AssertionError as error:
+            wrong.append(repr(error))
 
 
 def watch(store, stamp_of, done, wrong):
@@ -48,6 +64,54 @@ def watch(store, stamp_of, done, wrong):
         except (AssertionError, StoreError) as error:
             wrong.append(repr(error))
         done.wait(0.5)
+
+
+def test_writers_and_readers(child, store, store_url, rng):
+    """16 processes that write and publish, with 16 threads each that read: all that was acknowledged is there."""
+    batches = rng.integers(1, 6, (WRITERS, 2))
+
+    def writing(writer):
+        def work(tell):
+            wrong, done = [], threading.Event()
+            live = follow(store_url, every=0.2)
+            with open_store(store_url) as mine:
+
+                def publish():
+                    return mine.registry.publish(stamped(writer), by=str(writer), note=str(writer))
+
+                readers = [threading.Thread(target=read, args=(live, one_stamp, done, wrong)) for _ in range(READERS)]
+                readers.append(threading.Thread(target=watch, args=(mine, stamp_of, done, wrong)))
+                for reader in readers:
+                    reader.start()
+                first = 1000 * writer
+                for count in batches[writer].tolist():
+                    batch = traffic(count, first=first)
+                    in_time(lambda batch=batch: mine.observe(batch, judge=JUDGE))
+                    first += count
+                    tell("rewarded", first)
+                    tell("published", in_time(publish).number)
+                done.set()
+                for reader in readers:
+                    reader.join()
+            tell("wrong", wrong)
+
+        return work
+
+    writers = [child(writing(writer)) for writer in range(WRITERS)]
+    codes = [writer.wait(120) for writer in writers]
+    messages = [writer.messages for writer in writers]
+    published = [[words[1] for words in of_one if words[0] == "published"] for of_one in messages]
+    expected = {f"q{1000 * writer + n}" for writer, counts in enumerate(batches) for n in range(counts.sum())}
+
+    assert codes == [0] * WRITERS
+    assert [of_one[-1] for of_one in messages] == [["wrong", []]] * WRITERS
+    assert set(store.rewards(JUDGE).query_ids.tolist()) == expected
+    assert store.counts().rewards == 4 * len(expected)
+    assert all(sorted(numbers) == numbers for numbers in published)
+    assert sorted(number for numbers in published for number in numbers) == [
+        version.number for version in reversed(store.registry.versions(limit=100))
+    ]
+    assert unsound(store) == []
 
 
 def test_publishing_and_rolling_back(child, store, store_url, rng):
