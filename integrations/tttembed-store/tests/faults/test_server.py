@@ -17,14 +17,14 @@ from tttembed_store import StoreLog, follow
 from tttembed_store.sql import Spend, open_store
 from tttembed_store.worker import Worker
 
-from tests.traffic import JUDGE, traffic
+from tests.traffic import JUDGE, traffic, unrewarded
 from tests.workers import lost, pairs_asked, stamp_of, stamped, unsound, write_on
 from tttembed_rag import Steering
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging import Paid
-from tttembed_rag.testing import eventually
+from tttembed_rag.testing import FakeJudge, eventually
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
 # Bytes of a file of the server's log, which files must be allowed to have.
@@ -207,6 +207,26 @@ def test_a_restarted_server(child, server, guest, rng):
         assert lost(store, messages) == set()
         assert stamp_of(store.registry.version()) >= 0
         assert unsound(store) == []
+
+
+def test_a_right_to_work_that_is_cancelled_leaves_its_tenant_out(guest):
+    """The statement that takes it waits for a lock and is cancelled: the round goes on, the next one does the work."""
+    with open_store(guest.url) as store, guest.superuser() as locking, guest.superuser() as cancelling:
+        store.observe(unrewarded(traffic(4)))
+        worker = Worker(store, FakeJudge(), min_new=1000, clock=lambda: 1000 * time.monotonic())
+        steps = []
+        with locking.transaction():
+            locking.execute(f"LOCK TABLE {guest.name}.leases IN ACCESS EXCLUSIVE MODE")
+            thread = threading.Thread(target=lambda: steps.extend(worker.round()))
+            thread.start()
+            while thread.is_alive():
+                for pid in guest.connections(cancelling, waiting=True):
+                    cancelling.execute("SELECT pg_cancel_backend(%s)", [pid])
+                thread.join(0.02)
+        after = worker.round()
+
+    assert {step.action for step in steps} == {"failed"}
+    assert "judged" in {step.action for step in after}
 
 
 def test_a_server_that_is_read_only(child, guest, rng):

@@ -308,9 +308,12 @@ class Worker:
         """A block with the right to work for *tenant*, None where another worker has it; its errors spare all others.
 
         A tenant with an error is left out for a while; the log has a new error once, its traceback at level DEBUG.
+        Where the error is that of taking the right, the block has none either.
         """
+        entered = False
         try:
             with self._store.leases.held(tenant, self._owner, self._lease_seconds) as lease:
+                entered = True
                 if lease is None:
                     self._elsewhere.add(tenant)
                 else:
@@ -333,6 +336,8 @@ class Worker:
                 _log.error("tenant %r is left out of %s for %.0f s: %s", tenant, doing, wait, reason)
                 _log.debug("tenant %r", tenant, exc_info=exc)
             tell(Step("failed", f"{reason}; looked at again in {wait:.0f} s, the other tenants go on", tenant))
+        if not entered:
+            yield None
 
 
 class Backoff:
