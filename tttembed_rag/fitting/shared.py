@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -18,6 +19,16 @@ _BLOCK_BYTES = 1 << 26
 # Numbers (8 bytes each) of problems side by side, times queries and candidates, that are evaluated at a time: what an
 # evaluation needs beside its data, a few times over.
 _GRID_NUMBERS = 1 << 20
+
+
+class DataTerm(Protocol):
+    """Some of the queries of G problems."""
+
+    def __call__(self, offsets: Float64, vv: Float64) -> tuple[Float64, Float64]:
+        """Their part of the objectives (G,) and of the gradients (G, d) at *offsets* v (G, d), ||v||^2 being *vv*."""
+
+    def take(self, rows: IntArray) -> DataTerm:
+        """The queries in some of the problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +50,7 @@ class Block:
     weights: Float64
 
     def __call__(self, offsets: Float64, vv: Float64) -> tuple[Float64, Float64]:
-        """Their part of the objectives (G,) and of the gradients (G, d) at *offsets* v (G, d), ||v||^2 being *vv*."""
+        """The queries' part, as of any `DataTerm`."""
         squares = 1.0 + 2.0 * self.queries.times(offsets) + vv[:, None]
         along = self.documents.times(offsets)
         value, of_queries, of_documents = np.zeros(len(offsets)), np.empty(squares.shape), np.zeros(along.shape)
@@ -75,7 +86,7 @@ class Block:
 class SharedProblem:
     """One offset for all queries of a scope, or G of them under weights of their own, p = d."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[DataTerm, ...]
     ridge: float
 
     @classmethod

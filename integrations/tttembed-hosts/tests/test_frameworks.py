@@ -144,12 +144,9 @@ class TestLanceDB:
         assert url in metadata
         assert len(metadata) < 600
 
-    def test_its_tenant_is_served(self, words, of_acme):
+    def test_its_tenant_is_served(self, create, of_acme):
         """That of the function, whoever asks."""
-        import tttembed_hosts.lancedb  # noqa: F401 - importing it registers the function
-
-        options = {"inner": "words", "options": {"width": WIDTH}, "store": of_acme, "tenant": "acme"}
-        function = words.get("tttembed").create(**options)
+        function = create(inner="words", options={"width": WIDTH}, store=of_acme, tenant="acme")
 
         with context(tenant="beta"):
             vectors = function.compute_query_embeddings("wool")
