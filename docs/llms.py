@@ -63,12 +63,12 @@ ABOUT = {
 def sections() -> dict[str, list[tuple[str, str]]]:
     """(title, page) of the pages of the site, by section; pages without one stand in "Start"."""
     site: dict[str, Any] = tomllib.loads((HERE.parent / "zensical.toml").read_text(encoding="utf-8"))
-    sections = dict[str, list[tuple[str, str]]]()
+    by_section = dict[str, list[tuple[str, str]]]()
     for entry in site["project"]["nav"]:
         ((title, inside),) = entry.items()
         pages = [(title, inside)] if isinstance(inside, str) else [pair for entry in inside for pair in entry.items()]
-        sections.setdefault("Start" if isinstance(inside, str) else title, []).extend(pages)
-    return sections
+        by_section.setdefault("Start" if isinstance(inside, str) else title, []).extend(pages)
+    return by_section
 
 
 def listing() -> str:

@@ -109,9 +109,11 @@ def turned(task: str = "default") -> Offsets:
     return Offsets([task_offset(task, [0.0, 2.0], Evidence(9, 0.1, (0.05, 0.15), "published", "steady"))], width=2)
 
 
-def published(url: str, offsets: Offsets, **facts: Any) -> None:
+def published(url: str, offsets: Offsets, **facts: Any) -> str:
+    """The *url* of a store, in which these offsets are live now."""
     with open_store(url) as store:
         store.registry.publish(offsets, by="me", **facts)
+    return url
 
 
 def recorded(store: Store, log: StoreLog) -> dict[str, list[str]]:

@@ -3,7 +3,6 @@
 from hashlib import sha256
 
 import numpy as np
-from tttembed_store import open_store
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
@@ -67,13 +66,6 @@ TASKS, AXES = [f"task{i}" for i in range(WIDTH)], np.eye(WIDTH)
 POINTING = Vectors((AXES[0] + 0.1).tolist(), dict(zip(TASKS, AXES.tolist(), strict=True)))
 CARRYING = Offsets([of_task(task, 4 * axis, 0.9) for task, axis in zip(TASKS, AXES, strict=True)], width=WIDTH)
 BILLING = Offsets([of_task("billing", drawn("offset"))], width=WIDTH)
-
-
-def published(url, offsets, tenant=""):
-    """The *url* of a store, in which these offsets of a *tenant* are live now."""
-    with open_store(url) as store:
-        store.registry.publish(offsets, by="test", tenant=tenant)
-    return url
 
 
 def of_words(task="default", texts=TEXTS, width=WIDTH):

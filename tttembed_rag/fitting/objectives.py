@@ -3,8 +3,8 @@
 Every objective sees student logits l = s / tau_S as an (n, k) array, one query per row, padded
 with `PADDING` where a query has fewer than k candidates, and returns the loss per query (n,)
 with its gradient in the logits (n, k). Equations are those of the paper's appendix on the
-connections between the three objectives. Any object with the three members of `Objective` is one more; whatever
-was learned by, the gate measures it by the loss of KD.
+connections between the three objectives. Any object with the three members of `Objective` is one more. The gate
+measures every offset by the loss of KD, whichever objective it was learned by.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ class Offsets(Mapping[str, Offset]):
         return floor.relevance(known, query or "", texts or [], cosines, vector)
 
     def certificate(self, task: str | None = None) -> Floor | None:
-        """The floor of a task, and what is known of it: by ``sentence()``; None where nobody vouches for one."""
+        """The floor of a task, whose ``sentence()`` says what is certified; None where nobody vouches for one."""
         offset = self._shared.get(task or DEFAULT_TASK)
         return None if offset is None else offset.floor
 

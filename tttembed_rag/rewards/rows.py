@@ -187,8 +187,8 @@ def _columns_of(path: Path, titles: Sequence[str], rows: Sequence[_Row]) -> tupl
 
 
 def _spelled(title: str) -> str:
-    """A *title* as `_CALLED` has it."""
-    return title.strip().lower().replace("_", " ")
+    """A *title*, in small letters, as `_CALLED` has it."""
+    return title.replace("_", " ")
 
 
 def _values(signal: str, cells: Iterable[Any]) -> list[float]:

@@ -48,7 +48,8 @@ def steering_of(
 ) -> Steering:
     """Steering with the offsets that *store* names; a task of None is that of the caller's `context`.
 
-    The tenant is always that of the `context`, which a host with a *tenant* of its own opens: its offsets are read now.
+    The `context` says whose offsets are served too. A host with a *tenant* of its own opens one for it; that tenant's
+    offsets are read now.
     Offsets that were learned for another model than *embedder* are not served; an empty one does not look. With
     *or_base*, for a query that waits, an error is logged, and base vectors are served.
 

@@ -31,9 +31,8 @@ def stored_vectors(store: VectorStore) -> Callable[[list[str]], Mapping[str, Any
 def ids_of(documents: Sequence[Document]) -> list[tuple[str, str | None]]:
     """(text, id) of *documents*, for `TextVectors.note`."""
     # Qdrant's documents carry it in their metadata, where it may be a number.
-    ids = [document.id or document.metadata.get("_id") for document in documents]
-    texts = [document.page_content for document in documents]
-    return [(text, None if key is None else str(key)) for text, key in zip(texts, ids, strict=True)]
+    ids = [(document.page_content, document.id or document.metadata.get("_id")) for document in documents]
+    return [(text, None if key is None else str(key)) for text, key in ids]
 
 
 def _in_memory(store: Any, ids: list[str]) -> dict[str, Any]:

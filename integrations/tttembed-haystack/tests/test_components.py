@@ -20,7 +20,8 @@ from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder 
 from haystack_integrations.components.rankers.tttembed import TTTRanker  # noqa: E402
 from tttembed_store.sql import open_store  # noqa: E402
 
-from tests.adapters.worlds import BILLING, PAGES, WIDTH, of_words, published  # noqa: E402
+from tests.adapters.worlds import BILLING, PAGES, WIDTH, of_words  # noqa: E402
+from tests.traffic import published  # noqa: E402
 from tttembed_rag import InputError, Offsets, context  # noqa: E402
 from tttembed_rag.errors import StoreError  # noqa: E402
 from tttembed_rag.offsets.rerankskips import Skips, digest_of  # noqa: E402

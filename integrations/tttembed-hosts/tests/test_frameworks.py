@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.adapters.worlds import BILLING, PAGES, WIDTH, everywhere, published
+from tests.adapters.worlds import BILLING, PAGES, WIDTH, everywhere
+from tests.traffic import published
 from tttembed_rag import InputError, context
 from tttembed_rag.testing import FakeEmbedder
 

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 from tttembed_store import follow
 
-from tests.adapters.worlds import WIDTH, everywhere, published
+from tests.adapters.worlds import WIDTH, everywhere
+from tests.traffic import published
 from tttembed_rag.cli import main
 from tttembed_rag.testing import FakeEmbedder, FakeLog
 

@@ -111,7 +111,7 @@ class Turns:
         """Names of the best of *tools* for *query* in the turn of *key*.
 
         The *tools* are names that the search knows, or objects: of these it is given those that are new or changed.
-        Where it could take in none of them, as the embedding model is down, all of them are the best.
+        Where it knows none of them, because the embedding model was down when they came, all of them are given back.
         """
         names = self._names(tools)
         return self._searching(key).search(query, k, among=names) if self._knows(names) else names

@@ -308,7 +308,7 @@ class Worker:
         """A block with the right to work for *tenant*, None where another worker has it; its errors spare all others.
 
         A tenant with an error is left out for a while; the log has a new error once, its traceback at level DEBUG.
-        Where the error is that of taking the right, the block has none either.
+        Where an error keeps the worker from taking the right, the block has None too.
         """
         entered = False
         try:
